@@ -1,0 +1,6 @@
+#pragma once
+
+#define ROOTDK_VERSION_MAJOR 0
+#define ROOTDK_VERSION_MINOR 1
+#define ROOTDK_VERSION_PATCH 0
+#define ROOTDK_VERSION_STRING "0.1.0"

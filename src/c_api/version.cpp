@@ -1,0 +1,1 @@
+#include "rootdk/version.h"

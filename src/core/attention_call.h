@@ -1,0 +1,73 @@
+#pragma once
+
+// One attention call after validation: what every implementation receives. Nothing here is checked again.
+
+#include <cstdint>
+
+#include "rootdk/attention.h"
+#include "rootdk/dropout.h"
+
+namespace rootdk {
+
+// The sizes of a call. For packed sequences batch is the number of sequences, and q_len and kv_len are upper bounds.
+struct AttentionShape {
+  std::int64_t batch = 0, heads = 0, kv_heads = 0;
+  std::int64_t q_len = 0, kv_len = 0;
+  std::int64_t head_dim = 0, value_dim = 0;
+  bool packed = false;
+
+  std::int64_t group() const { return kv_heads ? heads / kv_heads : 1; }  // query heads that share a key head
+};
+
+struct ForwardCall {
+  ConstTensorView q, k, v;
+  TensorView out;
+  AttentionParams params;
+  AttentionStats stats;
+  Execution execution;
+
+  AttentionShape shape;
+  double logit_scale = 1.0;  // scale / temperature
+  DropoutRule dropout;
+};
+
+struct BackwardCall {
+  AttentionSaved saved;
+  AttentionUpstream upstream;
+  AttentionGradients gradients;
+  AttentionParams params;
+  Execution execution;
+
+  AttentionShape shape;
+  double logit_scale = 1.0;
+  DropoutRule dropout;
+};
+
+// One sequence of the batch: where its rows and keys begin, and how many it has. Sequences that are not packed begin at
+// row 0 of their own batch entry; kv_visible is kv_len cut by kv_lengths.
+struct SequenceSpan {
+  std::int64_t batch_entry = 0;  // index into dimension 0 of the tensors
+  std::int64_t q_begin = 0, q_len = 0;
+  std::int64_t kv_begin = 0, kv_len = 0;
+  std::int64_t kv_visible = 0;
+
+  std::int64_t position(std::int64_t i) const { return i + (kv_len - q_len); }
+};
+
+// Reads kv_lengths, q_starts and kv_starts, which must lie on the CPU.
+SequenceSpan sequence_span(const AttentionShape& shape, const AttentionParams& params, std::int64_t sequence);
+
+// The keys [begin, end) that causal, window and length leave to query i of the sequence; may be empty.
+struct KeyRange {
+  std::int64_t begin = 0, end = 0;
+};
+KeyRange key_range(const SequenceSpan& span, const AttentionParams& params, std::int64_t i);
+
+// Validate the arguments (throwing rootdk::Error) and resolve them into a call.
+ForwardCall make_forward_call(ConstTensorView q, ConstTensorView k, ConstTensorView v, TensorView out,
+                              const AttentionParams& params, const AttentionStats& stats, const Execution& execution);
+BackwardCall make_backward_call(const AttentionSaved& saved, const AttentionUpstream& upstream,
+                                const AttentionGradients& gradients, const AttentionParams& params,
+                                const Execution& execution);
+
+}  // namespace rootdk

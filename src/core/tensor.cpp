@@ -1,0 +1,123 @@
+#include "rootdk/tensor.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <new>
+#include <sstream>
+
+#include "core/check.h"
+#include "core/strided.h"
+
+namespace rootdk {
+namespace {
+
+constexpr std::align_val_t kAlignment{64};
+
+// Sizes whose product would not fit in memory are refused here, before anything is allocated.
+std::int64_t checked_elements(std::span<const std::int64_t> shape, DType dtype) {
+  require(shape.size() <= kMaxRank, "tensor: rank ", shape.size(), " is over the maximum ", kMaxRank);
+  const std::int64_t limit = std::numeric_limits<std::int64_t>::max() / static_cast<std::int64_t>(size_of(dtype));
+  std::int64_t count = 1;
+  for (std::int64_t size : shape) {
+    require(size >= 0, "tensor: size ", size, " is negative");
+    require(size == 0 || count <= limit / size, "tensor: the sizes multiply to more bytes than 64 bits hold");
+    count *= size;
+  }
+  return count;
+}
+
+}  // namespace
+
+template <class Void>
+BasicTensorView<Void>::BasicTensorView(Void* memory, DType type, std::span<const std::int64_t> sizes, Device where)
+    : data(memory), dtype(type), device(where), rank(static_cast<int>(sizes.size())) {
+  checked_elements(sizes, type);
+  std::int64_t step = 1;
+  for (std::size_t i = sizes.size(); i-- > 0;) {
+    shape[i] = sizes[i];
+    strides[i] = step;
+    step *= sizes[i] > 0 ? sizes[i] : 1;
+  }
+}
+
+template <class Void>
+BasicTensorView<Void> BasicTensorView<Void>::slice(int dimension, std::int64_t begin, std::int64_t end) const {
+  require(dimension >= 0 && dimension < rank, "slice: dimension ", dimension, " of a tensor of rank ", rank);
+  require(begin >= 0 && begin <= end && end <= size(dimension), "slice: [", begin, ", ", end, ") of dimension ",
+          dimension, " with size ", size(dimension));
+  BasicTensorView result = *this;
+  using Byte = std::conditional_t<kWritable, std::byte, const std::byte>;
+  result.data = static_cast<Byte*>(data) + begin * stride(dimension) * static_cast<std::int64_t>(size_of(dtype));
+  result.shape[static_cast<std::size_t>(dimension)] = end - begin;
+  return result;
+}
+
+template struct BasicTensorView<void>;
+template struct BasicTensorView<const void>;
+
+std::string describe(const ConstTensorView& view) {
+  if (!view.defined()) return "no tensor";
+  std::ostringstream text;
+  text << name_of(view.dtype) << " [";
+  for (int i = 0; i < view.rank; ++i) text << (i ? ", " : "") << view.size(i);
+  text << ']';
+  if (view.device.kind == DeviceKind::cuda) text << " on cuda:" << view.device.index;
+  return text.str();
+}
+
+void Tensor::Free::operator()(std::byte* memory) const { ::operator delete[](memory, kAlignment); }
+
+Tensor::Tensor(DType dtype, std::initializer_list<std::int64_t> shape)
+    : Tensor(dtype, std::span(shape.begin(), shape.size())) {}
+
+Tensor::Tensor(DType dtype, std::span<const std::int64_t> shape) {
+  const auto bytes = static_cast<std::size_t>(checked_elements(shape, dtype)) * size_of(dtype);
+  memory_.reset(static_cast<std::byte*>(::operator new[](bytes ? bytes : 1, kAlignment)));
+  std::memset(memory_.get(), 0, bytes);
+  view_ = TensorView(memory_.get(), dtype, shape);
+}
+
+float round_to_odd(double x) {
+  const auto nearest = static_cast<float>(x);
+  if (!std::isfinite(nearest) || static_cast<double>(nearest) == x) return nearest;
+  // Of the two floats around x, take the one whose last bit is set: no later rounding can then tie by accident.
+  const float towards = static_cast<double>(nearest) < x ? std::numeric_limits<float>::infinity()
+                                                         : -std::numeric_limits<float>::infinity();
+  return std::bit_cast<std::uint32_t>(nearest) & 1u ? nearest : std::nextafter(nearest, towards);
+}
+
+namespace {
+
+template <class From, class To>
+void convert_elements(const ConstTensorView& source, To* target) {
+  const From* base = source.as<From>();
+  std::array<std::int64_t, kMaxRank> index{};
+  for (std::int64_t n = source.elements(); n > 0; --n) {
+    std::int64_t offset = 0;
+    for (int i = 0; i < source.rank; ++i) offset += index[static_cast<std::size_t>(i)] * source.stride(i);
+    *target++ = from_double<To>(to_double(base[offset]));
+    for (int i = source.rank; i-- > 0;) {
+      if (++index[static_cast<std::size_t>(i)] < source.size(i)) break;
+      index[static_cast<std::size_t>(i)] = 0;
+    }
+  }
+}
+
+}  // namespace
+
+Tensor convert(const ConstTensorView& source, DType dtype) {
+  require(source.defined(), "convert: no tensor given");
+  require(is_floating(source.dtype) && is_floating(dtype), "convert: ", name_of(source.dtype), " to ", name_of(dtype),
+          " is not a conversion between floating types");
+  require(source.device.kind == DeviceKind::cpu, "convert: the tensor lies on ", describe(source), ", not on the CPU");
+  Tensor result(dtype, std::span(source.shape.data(), static_cast<std::size_t>(source.rank)));
+  with_floating_type(source.dtype, [&](auto from) {
+    with_floating_type(dtype, [&](auto to) {
+      convert_elements<decltype(from), decltype(to)>(source, result.view().as<decltype(to)>());
+    });
+  });
+  return result;
+}
+
+}  // namespace rootdk

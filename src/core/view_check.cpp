@@ -1,0 +1,108 @@
+#include "core/view_check.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <limits>
+#include <sstream>
+#include <utility>
+#include <vector>
+
+#include "core/check.h"
+
+namespace rootdk {
+namespace {
+
+std::string list(std::initializer_list<std::int64_t> shape) {
+  std::ostringstream text;
+  text << '[';
+  for (std::size_t i = 0; i < shape.size(); ++i) text << (i ? ", " : "") << shape.begin()[i];
+  text << ']';
+  return text.str();
+}
+
+}  // namespace
+
+void require_given(const NamedView& t) { require(t.view.defined(), t.operation, ": ", t.name, " is not given"); }
+
+void require_rank(const NamedView& t, int rank) {
+  require(t.view.rank == rank, t.operation, ": ", t.name, " has rank ", t.view.rank, ", expected ", rank, " (it is ",
+          describe(t.view), ")");
+}
+
+void require_dtype(const NamedView& t, std::initializer_list<DType> allowed) {
+  if (std::find(allowed.begin(), allowed.end(), t.view.dtype) != allowed.end()) return;
+  std::ostringstream names;
+  for (std::size_t i = 0; i < allowed.size(); ++i) names << (i ? " or " : "") << name_of(allowed.begin()[i]);
+  fail(t.operation, ": ", t.name, " has type ", name_of(t.view.dtype), ", expected ", names.str());
+}
+
+void require_shape(const NamedView& t, std::initializer_list<std::int64_t> shape) {
+  require_rank(t, static_cast<int>(shape.size()));
+  require(std::equal(shape.begin(), shape.end(), t.view.shape.begin()), t.operation, ": ", t.name, " is ",
+          describe(t.view), ", expected ", list(shape));
+}
+
+void require_broadcastable(const NamedView& t, std::initializer_list<std::int64_t> shape) {
+  require_rank(t, static_cast<int>(shape.size()));
+  for (std::size_t i = 0; i < shape.size(); ++i) {
+    require(t.view.shape[i] == 1 || t.view.shape[i] == shape.begin()[i], t.operation, ": ", t.name, " is ",
+            describe(t.view), ", which does not broadcast to ", list(shape));
+  }
+}
+
+void require_contiguous_last(const NamedView& t) {
+  const int last = t.view.rank - 1;
+  require(t.view.size(last) <= 1 || t.view.stride(last) == 1, t.operation, ": the last dimension of ", t.name,
+          " has stride ", t.view.stride(last), ", expected 1");
+}
+
+void require_addressable(const NamedView& t) {
+  require(t.view.rank <= kMaxRank, t.operation, ": ", t.name, " has rank ", t.view.rank, ", over the maximum ",
+          kMaxRank);
+  for (int i = 0; i < t.view.rank; ++i) {
+    require(t.view.size(i) >= 0, t.operation, ": ", t.name, " has the negative size ", t.view.size(i));
+  }
+  for (int i = 0; i < t.view.rank; ++i) {
+    if (t.view.size(i) == 0) return;  // no elements: nothing is ever addressed
+  }
+  // The lowest and highest offset reached, and the number of elements, must fit in 63 bits.
+  std::int64_t lowest = 0, highest = 0, count = 1, bytes = 0;
+  bool overflow = false;
+  for (int i = 0; i < t.view.rank; ++i) {
+    std::int64_t reach = 0;
+    overflow |= __builtin_mul_overflow(t.view.size(i) - 1, t.view.stride(i), &reach);
+    overflow |= __builtin_add_overflow(reach < 0 ? lowest : highest, reach, reach < 0 ? &lowest : &highest);
+    overflow |= __builtin_mul_overflow(count, t.view.size(i), &count);
+  }
+  const auto element = static_cast<std::int64_t>(size_of(t.view.dtype));
+  overflow |= __builtin_mul_overflow(highest, element, &bytes) || __builtin_mul_overflow(lowest, element, &bytes) ||
+              __builtin_mul_overflow(count, element, &bytes);
+  require(!overflow, t.operation, ": ", t.name, " is ", describe(t.view), ", whose extent overflows 64 bits");
+  require(t.view.data != nullptr, t.operation, ": ", t.name, " is ", describe(t.view), " but its data pointer is null");
+}
+
+void require_no_overlap(const NamedView& t) {
+  // Sorted by stride, each dimension must step over everything that the smaller ones reach.
+  std::vector<std::pair<std::int64_t, std::int64_t>> steps;  // (|stride|, size)
+  for (int i = 0; i < t.view.rank; ++i) {
+    if (t.view.size(i) == 0) return;
+    if (t.view.size(i) > 1) steps.emplace_back(std::abs(t.view.stride(i)), t.view.size(i));
+  }
+  std::sort(steps.begin(), steps.end());
+  std::int64_t reach = 1;
+  for (const auto& [stride, size] : steps) {
+    require(stride >= reach, t.operation, ": the strides of ", t.name, " overlap: stride ", stride, " steps into the ",
+            reach, " elements of the dimensions inside it");
+    reach += stride * (size - 1);
+  }
+}
+
+void require_device(const NamedView& t, Device device, std::string_view other) {
+  auto text = [](Device d) {
+    return d.kind == DeviceKind::cpu ? std::string("cpu") : "cuda:" + std::to_string(d.index);
+  };
+  require(t.view.device == device, t.operation, ": ", t.name, " lies on ", text(t.view.device), " but ", other,
+          " lies on ", text(device));
+}
+
+}  // namespace rootdk

@@ -1,0 +1,41 @@
+# The commands of the project. Each installs the Debian packages it misses, configures, builds and runs.
+#   make run      build, then the tour: a minute's walk through everything
+#   make test     build, then every test
+#   make check    sanitizers, threads, fuzzing and cross-compiled targets
+#   make bench    the benchmark grid, into docs/
+#   make format   clang-format over the tree
+#   make install  into PREFIX (default /usr/local)
+
+.PHONY: run build test check bench format install clean
+PREFIX ?= /usr/local
+JOBS ?= $(shell nproc)
+
+run: build
+	@build/rootdk tour
+
+build:
+	@scripts/setup.sh build
+	@cmake --preset release -DROOTDK_TESTS=OFF > build.log 2>&1 || { cat build.log; exit 1; }
+	@cmake --build --preset release --parallel $(JOBS)
+
+test:
+	@scripts/setup.sh test
+	@scripts/test.sh release
+
+check:
+	@scripts/setup.sh check
+	@scripts/check.sh
+
+bench: build
+	@scripts/setup.sh bench
+	@bench/run.sh
+
+format:
+	@scripts/setup.sh format
+	@git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs clang-format-14 -i
+
+install: build
+	@cmake --install build --prefix $(PREFIX)
+
+clean:
+	rm -rf build build-* build.log

@@ -1,1 +1,0 @@
-#include "rootdk/version.h"

@@ -8,15 +8,13 @@
 
 .PHONY: run build test check bench format install clean
 PREFIX ?= /usr/local
-JOBS ?= $(shell nproc)
 
 run: build
 	@build/rootdk tour
 
 build:
 	@scripts/setup.sh build
-	@cmake --preset release -DROOTDK_TESTS=OFF > build.log 2>&1 || { cat build.log; exit 1; }
-	@cmake --build --preset release --parallel $(JOBS)
+	@scripts/build.sh release -DROOTDK_TESTS=OFF
 
 test:
 	@scripts/setup.sh test
@@ -38,4 +36,4 @@ install: build
 	@cmake --install build --prefix $(PREFIX)
 
 clean:
-	rm -rf build build-* build.log
+	rm -rf build build-*

@@ -5,22 +5,18 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 preset=$1
 shift
-jobs=$(nproc)
-folder=build
 case $preset in
-  release) ;;
+  release) folder=build ;;
   asan-ubsan) folder=build-asan ;;
   *) folder=build-$preset ;;
 esac
 
-echo "== $preset: configure and build"
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
-cmake --preset "$preset" -DROOTDK_TESTS=ON >"$log" 2>&1 || { cat "$log"; exit 1; }
-cmake --build --preset "$preset" --parallel "$jobs"
+echo "== $preset: build"
+scripts/build.sh "$preset" -DROOTDK_TESTS=ON
 
 echo "== $preset: test"
 status=0
-ctest --test-dir "$folder" --output-on-failure --parallel "$jobs" --output-junit "$PWD/$folder/junit.xml" "$@" || status=$?
+ctest --test-dir "$folder" --output-on-failure --parallel "${JOBS:-$(nproc)}" \
+  --output-junit "$PWD/$folder/junit.xml" "$@" || status=$?
 python3 scripts/count_tests.py "$folder/junit.xml"
 exit $status

@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# Installs the build into a fresh folder and uses it as three kinds of users do: find_package, pkg-config, and
+# add_subdirectory. The program is the README's own C++ example, cut out of the file.
+# usage: consumer_test.sh SOURCE_DIR BUILD_DIR COMPILER
+set -euo pipefail
+source_dir=$1 build_dir=$2 compiler=$3
+work=$build_dir/consumer
+rm -rf "$work"
+mkdir -p "$work/app"
+
+cmake --install "$build_dir" --prefix "$work/prefix" >"$work/install.log"
+
+# The first ```cpp block of the README.
+awk '/^```cpp$/ && !seen {inside = 1; seen = 1; next} /^```$/ {inside = 0} inside' "$source_dir/README.md" \
+  >"$work/app/main.cpp"
+[ -s "$work/app/main.cpp" ] || { echo "README.md has no C++ example"; exit 1; }
+
+cat >"$work/app/CMakeLists.txt" <<'CMAKE'
+cmake_minimum_required(VERSION 3.25)
+project(consumer CXX)
+if(ROOTDK_SUBDIRECTORY)
+  add_subdirectory(${ROOTDK_SUBDIRECTORY} rootdk)
+else()
+  find_package(rootdk 0.1 CONFIG REQUIRED)
+endif()
+add_executable(consumer main.cpp)
+target_link_libraries(consumer PRIVATE rootdk::rootdk)
+CMAKE
+
+echo "-- find_package"
+cmake -S "$work/app" -B "$work/found" -G Ninja -DCMAKE_PREFIX_PATH="$work/prefix" -DCMAKE_CXX_COMPILER="$compiler" \
+  ${CONSUMER_FLAGS:+-DCMAKE_CXX_FLAGS="$CONSUMER_FLAGS"} >"$work/found.log"
+cmake --build "$work/found" >>"$work/found.log"
+"$work/found/consumer" | tee "$work/found.out"
+
+echo "-- pkg-config"
+libdir=$(dirname "$(find "$work/prefix" -name rootdk.pc)")
+export PKG_CONFIG_PATH=$libdir
+# shellcheck disable=SC2046
+"$compiler" "$work/app/main.cpp" ${CONSUMER_FLAGS:-} -o "$work/pkg" $(pkg-config --cflags --libs rootdk)
+LD_LIBRARY_PATH=$(pkg-config --variable=libdir rootdk) "$work/pkg" | tee "$work/pkg.out"
+cmp "$work/found.out" "$work/pkg.out"
+
+echo "-- versioned library and C header"
+ls "$work"/prefix/lib*/librootdk.so.*.*.* >/dev/null
+printf '#include "rootdk/c_api.h"\nint main(void) { return rootdk_version()[0] == 0; }\n' >"$work/app/plain.c"
+"${CC:-cc}" -std=c99 -Wall -Wextra -pedantic -Werror -I"$work/prefix/include" -c "$work/app/plain.c" -o "$work/plain.o"
+
+echo "-- add_subdirectory configures without tests or tools"
+cmake -S "$work/app" -B "$work/sub" -G Ninja -DROOTDK_SUBDIRECTORY="$source_dir" -DROOTDK_CUDA=OFF \
+  -DCMAKE_CXX_COMPILER="$compiler" >"$work/sub.log"
+if cmake --build "$work/sub" --target help | grep -qE 'gtest|rootdk_cli|_test\b'; then
+  echo "a subdirectory build has tests or tools in it"
+  exit 1
+fi

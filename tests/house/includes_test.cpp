@@ -1,0 +1,92 @@
+// The rooms of src/ may only look in one direction (ARCHITECTURE.md):
+//   core <- {reference, cpu, cuda} <- dispatch <- layers <- models <- lab <- {tools, python, web}
+// and the public headers know nothing but each other and the standard library.
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <regex>
+#include <set>
+#include <string>
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// What each room may include besides itself and the public headers.
+const std::map<std::string, std::set<std::string>> kMayInclude = {
+    {"core", {}},
+    {"reference", {"core"}},
+    {"cpu", {"core"}},
+    {"cuda", {"core"}},
+    {"dispatch", {"core"}},
+    {"c_api", {"core", "dispatch"}},
+    {"layers", {"core", "dispatch"}},
+    {"models", {"core", "dispatch", "layers"}},
+    {"lab", {"core", "dispatch", "layers", "models"}},
+};
+
+std::set<std::string> includes_of(const fs::path& file) {
+  std::ifstream stream(file);
+  EXPECT_TRUE(stream) << file;
+  static const std::regex kInclude("^\\s*#\\s*include\\s*\"([^\"]+)\"");
+  std::set<std::string> found;
+  for (std::string line; std::getline(stream, line);) {
+    std::smatch match;
+    if (std::regex_search(line, match, kInclude)) found.insert(match[1]);
+  }
+  return found;
+}
+
+bool is_source(const fs::path& path) {
+  static const std::set<std::string> kEndings = {".h", ".cpp", ".cu", ".cuh", ".inc"};
+  return kEndings.contains(path.extension().string());
+}
+
+TEST(Includes, RoomsLookOnlyWhereTheyMay) {
+  const fs::path source = fs::path(ROOTDK_SOURCE_DIR) / "src";
+  int files = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(source)) {
+    if (!entry.is_regular_file() || !is_source(entry.path())) continue;
+    const std::string room = fs::relative(entry.path(), source).begin()->string();
+    ASSERT_TRUE(kMayInclude.contains(room)) << "src/" << room << " is a room that this test does not know";
+    ++files;
+    for (const std::string& include : includes_of(entry.path())) {
+      const std::string first = fs::path(include).begin()->string();
+      const bool is_room = fs::is_directory(source / first);
+      if (!is_room || first == room) continue;
+      EXPECT_TRUE(kMayInclude.at(room).contains(first))
+          << entry.path() << " includes " << include << ", but " << room << " may not look into " << first;
+    }
+  }
+  EXPECT_GT(files, 20);
+}
+
+TEST(Includes, PublicHeadersKnowOnlyEachOther) {
+  const fs::path include = fs::path(ROOTDK_SOURCE_DIR) / "include";
+  for (const auto& entry : fs::recursive_directory_iterator(include)) {
+    if (!entry.is_regular_file()) continue;
+    for (const std::string& name : includes_of(entry.path())) {
+      EXPECT_TRUE(name.starts_with("rootdk/")) << entry.path() << " includes " << name;
+    }
+  }
+}
+
+// The library proper needs the standard library and CUDA alone.
+TEST(Includes, LibraryProperUsesNoForeignHeaders) {
+  static const std::regex kForeign("#\\s*include\\s*[<\"](nlohmann|CLI|gtest|cblas|dnnl|oneapi|openblas)");
+  const fs::path source = fs::path(ROOTDK_SOURCE_DIR) / "src";
+  for (const char* room : {"core", "reference", "cpu", "cuda", "dispatch", "c_api"}) {
+    for (const auto& entry : fs::recursive_directory_iterator(source / room)) {
+      if (!entry.is_regular_file() || !is_source(entry.path())) continue;
+      std::ifstream stream(entry.path());
+      for (std::string line; std::getline(stream, line);) {
+        EXPECT_FALSE(std::regex_search(line, kForeign)) << entry.path() << ": " << line;
+      }
+    }
+  }
+}
+
+}  // namespace

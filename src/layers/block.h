@@ -15,18 +15,18 @@ enum class NormPlacement : std::int32_t {
 };
 
 struct BlockConfig {
-  MultiHeadConfig attention;
+  MultiHeadConfig attention{};
   bool cross_attention = false;  // same sizes as attention, without positions or causality
-  FeedForwardConfig feed_forward;
-  NormParams norm;
+  FeedForwardConfig feed_forward{};
+  NormParams norm{};
   bool norm_bias = false;
   NormPlacement placement = NormPlacement::pre;
   bool residual_after_norm = false;  // pre: the residual branches off behind the norm (BLOOM's option)
 };
 
 struct BlockInput {
-  AttentionInput self;
-  AttentionInput cross;  // read where the block has cross-attention; its source is the encoder's output
+  AttentionInput self{};
+  AttentionInput cross{};  // read where the block has cross-attention; its source is the encoder's output
 };
 
 class Block {

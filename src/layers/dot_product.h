@@ -16,28 +16,28 @@ TensorView heads_of(Tensor& matrix, std::int64_t batch, std::int64_t heads);
 
 // Which keys are padding: lengths where padding comes last, else a bit a key. At most one is defined.
 struct PaddingMask {
-  Tensor kv_lengths;  // i32 [batch]
-  Tensor keep;        // bool [batch, 1, 1, kv_len]
+  Tensor kv_lengths{};  // i32 [batch]
+  Tensor keep{};        // bool [batch, 1, 1, kv_len]
 };
 
 // What an observer asks of one attention layer; filled by the forward pass.
 struct AttentionCapture {
-  bool want_weights = false;  // the n x n matrix
-  bool want_stats = false;    // max_logit and entropy of every row
-  Tensor weights;             // [batch, heads, q_len, kv_len]
-  Tensor max_logit, entropy;  // [batch, heads, q_len]
+  bool want_weights = false;      // the n x n matrix
+  bool want_stats = false;        // max_logit and entropy of every row
+  Tensor weights{};               // [batch, heads, q_len, kv_len]
+  Tensor max_logit{}, entropy{};  // [batch, heads, q_len]
 };
 
 struct DotProductInput {
   std::int64_t batch = 1, heads = 1, kv_heads = 1;
-  Value q;                             // [batch q_len, heads head_dim]
-  Value k, v;                          // [batch kv_len, kv_heads head_dim]; null where the keys come from a cache:
-  ConstTensorView cached_k, cached_v;  // [batch, kv_heads, kv_len, head_dim]
-  Value relative_table;                // AttentionParams::relative_table, or null
-  Value bias;                          // [batch, heads, q_len, kv_len], or null
-  Value sinks;                         // [heads], or null
-  std::shared_ptr<const PaddingMask> padding;  // or null
-  std::shared_ptr<const Tensor> alibi;         // f32 [heads], or null
+  Value q{};                               // [batch q_len, heads head_dim]
+  Value k{}, v{};                          // [batch kv_len, kv_heads head_dim]; null where the keys come from a cache:
+  ConstTensorView cached_k{}, cached_v{};  // [batch, kv_heads, kv_len, head_dim]
+  Value relative_table{};                  // AttentionParams::relative_table, or null
+  Value bias{};                            // [batch, heads, q_len, kv_len], or null
+  Value sinks{};                           // [heads], or null
+  std::shared_ptr<const PaddingMask> padding{};  // or null
+  std::shared_ptr<const Tensor> alibi{};         // f32 [heads], or null
 };
 
 // params carries what is not a tensor: scale, softcap, causal, windows, relative_zero. Returns [batch q_len, heads

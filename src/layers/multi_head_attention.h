@@ -18,11 +18,11 @@ struct MultiHeadConfig {
   std::int64_t kv_heads = 0;  // 0: as many as heads
   std::int64_t head_dim = 0;  // 0: d_model / heads, which must be whole
   bool qkv_bias = false, out_bias = false;
-  std::optional<NormParams> qk_norm;  // over each head of q and k, before the rotation
-  bool sinks = false;                 // a learned logit per head
+  std::optional<NormParams> qk_norm{};  // over each head of q and k, before the rotation
+  bool sinks = false;                   // a learned logit per head
   bool alibi = false;
   bool rotary = false;  // rotates with AttentionInput::rope
-  Scale scale;
+  Scale scale{};
   double softcap = 0.0;
   bool causal = false;
   std::int64_t window_left = -1;  // keys before the query's own that stay visible; -1: all
@@ -50,10 +50,10 @@ class LayerCache {
 // What one call brings besides x [batch len, d_model].
 struct AttentionInput {
   std::int64_t batch = 1;
-  Value source;  // cross-attention: the other sequence [batch kv_len, d_model]; null: x
-  std::shared_ptr<const RopeTable> rope;
-  std::shared_ptr<const PaddingMask> padding;  // of the keys
-  Value relative_table;                        // T5's, or null
+  Value source{};  // cross-attention: the other sequence [batch kv_len, d_model]; null: x
+  std::shared_ptr<const RopeTable> rope{};
+  std::shared_ptr<const PaddingMask> padding{};  // of the keys
+  Value relative_table{};                        // T5's, or null
   std::int64_t relative_zero = 0;
   LayerCache* cache = nullptr;  // self-attention: appended to. Cross-attention: filled once, then read
   AttentionCapture* capture = nullptr;

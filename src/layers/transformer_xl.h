@@ -10,7 +10,7 @@ namespace rootdk {
 
 struct TransformerXlConfig {
   std::int64_t d_model = 0, heads = 0, d_ff = 0;
-  NormParams norm;
+  NormParams norm{};
 };
 
 class TransformerXlBlock {

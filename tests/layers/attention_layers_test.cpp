@@ -46,7 +46,7 @@ TEST(MultiHeadAttention, GradientsOfEveryOption) {
     const MultiHeadAttention layer(configs[i]);
     const Value x = random_value({2 * 5, 8}, 30);
     AttentionInput input{.batch = 2};
-    input.rope = make_rope_table(layer.config().head_dim, {}, positions_of(2, 5));
+    if (configs[i].rotary) input.rope = make_rope_table(layer.config().head_dim, {}, positions_of(2, 5));
     check_gradients([&](Context& context) { return layer(context, x, input); }, with_random_weights(x, layer, 31),
                     {.tolerance = 1e-2});
   }

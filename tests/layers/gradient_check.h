@@ -66,7 +66,7 @@ inline void check_gradients(const Layer& layer, const Parameters& inputs, const 
   for (const Parameter& input : inputs) {
     std::span<float> x = input.value->value().values<float>();
     const std::span<const float> grad = std::as_const(input.value->grad()).values<float>();
-    double largest = 1e-3;
+    double largest = 0.05;  // where the true gradient is 0, only rounding remains
     for (const float g : grad) largest = std::max(largest, std::abs(static_cast<double>(g)));
     for (int sample = 0; sample < check.samples; ++sample) {
       const std::size_t i = random() % x.size();

@@ -24,14 +24,14 @@ struct Interval {
 
 // One row of numbers behind a verdict: "d_k = 64: Var(q.k)", expected 64, measured 63.9 [63.5, 64.3].
 struct Detail {
-  std::string setting;
+  std::string setting{};
   double expected = 0;  // NaN: no closed form, nothing to compare with
-  Interval measured;
+  Interval measured{};
 };
 
 struct Series {
-  std::string name;
-  std::vector<double> x, y;
+  std::string name{};
+  std::vector<double> x{}, y{};
   bool markers_only = false;
 };
 
@@ -39,23 +39,23 @@ struct Series {
 struct Figure {
   enum class Kind { lines, bars, heat_map };
   Kind kind = Kind::lines;
-  std::string title, x_label, y_label, caption;
+  std::string title{}, x_label{}, y_label{}, caption{};
   bool log_x = false, log_y = false;
-  std::vector<Series> series;
-  std::vector<std::string> column_labels, row_labels;
-  std::vector<std::vector<double>> matrix;
+  std::vector<Series> series{};
+  std::vector<std::string> column_labels{}, row_labels{};
+  std::vector<std::vector<double>> matrix{};
 };
 
 // What an experiment found. The headline is one number that the verdict turns on; the details are all of them.
 struct Finding {
-  std::string quantity;  // what the headline measures: "Var(q.k) at d_k = 512"
+  std::string quantity{};  // what the headline measures: "Var(q.k) at d_k = 512"
   double expected = 0;
-  Interval measured;
+  Interval measured{};
   Verdict verdict = Verdict::does_not_hold;
-  std::string note;  // one sentence why
+  std::string note{};  // one sentence why
   std::int64_t samples = 0;
-  std::vector<Detail> details;
-  std::vector<Figure> figures;
+  std::vector<Detail> details{};
+  std::vector<Figure> figures{};
 };
 
 // What an experiment works with.

@@ -62,7 +62,9 @@ int expect_results(const Fixture& fixture, const Results& actual) {
     const auto wanted = fixture.results.find(name);
     if (wanted == fixture.results.end()) continue;
     const Difference d = difference(wanted->second, tensor);
-    EXPECT_LE(d.relative(), 1e-5) << fixture.problem.name << ": " << name << " at element " << d.where;
+    // Cosine scores of head_dim 1 have no gradient: the file holds the noise of float64, compared absolutely.
+    const double allowed = d.magnitude < 1e-14 ? 1e-6 : 1e-5 * d.magnitude;
+    EXPECT_LE(d.largest, allowed) << fixture.problem.name << ": " << name << " at element " << d.where;
     ++compared;
   }
   return compared;

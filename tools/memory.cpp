@@ -16,7 +16,8 @@ class HostMemory final : public Memory {
 
   void* scratch(std::size_t bytes) override {
     if (bytes == 0) return nullptr;
-    return tensors_.emplace_back(DType::i8, std::initializer_list{static_cast<std::int64_t>(bytes)}).view().data;
+    const std::int64_t shape[] = {static_cast<std::int64_t>(bytes)};
+    return allocate(DType::i8, shape).data;
   }
 
   void wait() override {}

@@ -61,9 +61,9 @@ struct AttentionParams {
   bool causal = false;             // keeps j <= position of i
   std::int64_t window_left = -1;   // keeps j >= position - window_left;  -1: no limit
   std::int64_t window_right = -1;  // keeps j <= position + window_right; -1: no limit
-  ConstTensorView kv_lengths;      // i32 [batch]: keys from this length on are padding
-  ConstTensorView mask;            // bool, broadcast to [batch, heads, q_len, kv_len]: true keeps
-  ConstTensorView block_mask;      // bool, broadcast to [batch, heads, q blocks, kv blocks]: true keeps the block
+  ConstTensorView kv_lengths{};    // i32 [batch]: keys from this length on are padding
+  ConstTensorView mask{};          // bool, broadcast to [batch, heads, q_len, kv_len]: true keeps
+  ConstTensorView block_mask{};    // bool, broadcast to [batch, heads, q blocks, kv blocks]: true keeps the block
   std::int64_t block_q = 0;        // rows of a block of block_mask
   std::int64_t block_kv = 0;       // keys of a block of block_mask
 
@@ -71,20 +71,20 @@ struct AttentionParams {
   // queries [q_starts[s], q_starts[s+1]) and the keys [kv_starts[s], kv_starts[s+1]). Both i32 [sequences + 1].
   // Every rule above then holds inside each sequence. Not together with kv_lengths, mask, block_mask, bias or
   // pooled_map.
-  ConstTensorView q_starts;
-  ConstTensorView kv_starts;
+  ConstTensorView q_starts{};
+  ConstTensorView kv_starts{};
   // Upper bounds on the lengths above, for devices that cannot look (0: total_q and total_kv).
   std::int64_t max_q_len = 0;
   std::int64_t max_kv_len = 0;
 
   // Added to the logits after the softcap.
-  ConstTensorView bias;            // f32 or q's type, broadcast to [batch, heads, q_len, kv_len]
-  ConstTensorView relative_table;  // [heads or 1, entries]: entry clamp(position - j + relative_zero, 0, entries - 1)
-  std::int64_t relative_zero = 0;  // which entry stands for distance 0
-  ConstTensorView alibi_slopes;    // [heads]: adds -slope |position - j|
+  ConstTensorView bias{};            // f32 or q's type, broadcast to [batch, heads, q_len, kv_len]
+  ConstTensorView relative_table{};  // [heads or 1, entries]: entry clamp(position - j + relative_zero, 0, entries - 1)
+  std::int64_t relative_zero = 0;    // which entry stands for distance 0
+  ConstTensorView alibi_slopes{};    // [heads]: adds -slope |position - j|
 
-  ConstTensorView sinks;       // [heads]: one more logit in the denominator, with no value behind it
-  ConstTensorView additive_v;  // [heads, head_dim]: the vector a of the additive score
+  ConstTensorView sinks{};       // [heads]: one more logit in the denominator, with no value behind it
+  ConstTensorView additive_v{};  // [heads, head_dim]: the vector a of the additive score
 
   double dropout = 0.0;    // probability in [0, 1) that a weight is dropped; docs/dropout.md defines the bits
   std::uint64_t seed = 0;  // of the dropout
@@ -93,17 +93,17 @@ struct AttentionParams {
 // What happened inside the softmax. Each view that is given is filled; all are f32 (f64 where q is f64). Weights are
 // those before dropout, over real keys, with the sink in their denominator. docs/statistics.md says how to read them.
 struct AttentionStats {
-  TensorView lse;  // [batch, heads, q_len] ln sum exp(logit), sink included; -inf where no key is left and no sink
-  TensorView max_logit;    // [batch, heads, q_len] -inf where no key is left
-  TensorView max_weight;   // [batch, heads, q_len]
-  TensorView entropy;      // [batch, heads, q_len] -sum p ln p, in nats
-  TensorView sum_p2;       // [batch, heads, q_len] sum p^2: near 1 means saturated
-  TensorView column_mass;  // [batch, heads, kv_len] sum over queries of the weight a key receives
+  TensorView lse{};  // [batch, heads, q_len] ln sum exp(logit), sink included; -inf where no key is left and no sink
+  TensorView max_logit{};    // [batch, heads, q_len] -inf where no key is left
+  TensorView max_weight{};   // [batch, heads, q_len]
+  TensorView entropy{};      // [batch, heads, q_len] -sum p ln p, in nats
+  TensorView sum_p2{};       // [batch, heads, q_len] sum p^2: near 1 means saturated
+  TensorView column_mass{};  // [batch, heads, kv_len] sum over queries of the weight a key receives
   // [batch, heads, rows, columns]: the n x n matrix at any resolution. Row r covers the queries [r q_len / rows,
   // (r + 1) q_len / rows), rounded down, columns likewise; a cell is the mean over its queries of the summed weight.
-  TensorView pooled_map;
-  TensorView weights;           // [batch, heads, chosen rows, kv_len]: the exact weights of the rows below
-  ConstTensorView weight_rows;  // i32 [chosen rows]; not given: all rows, so that weights is the n x n matrix
+  TensorView pooled_map{};
+  TensorView weights{};           // [batch, heads, chosen rows, kv_len]: the exact weights of the rows below
+  ConstTensorView weight_rows{};  // i32 [chosen rows]; not given: all rows, so that weights is the n x n matrix
   // Entropy and sum_p2 of one query tile in `stride` (the sampled rows are exact, the others NaN); 1: of every row.
   // Devices where every row is cheap may fill more rows than asked.
   std::int64_t stride = 1;
@@ -129,28 +129,28 @@ ROOTDK_API void attention(ConstTensorView q, ConstTensorView k, ConstTensorView 
 
 // What the forward pass read and wrote. entropy is needed only where the loss has a gradient for it.
 struct AttentionSaved {
-  ConstTensorView q, k, v, out;
-  ConstTensorView lse;
-  ConstTensorView entropy;
+  ConstTensorView q{}, k{}, v{}, out{};
+  ConstTensorView lse{};
+  ConstTensorView entropy{};
 };
 
 // Gradients of the loss that flow in; lse and entropy are optional.
 struct AttentionUpstream {
-  ConstTensorView out;
-  ConstTensorView lse;
-  ConstTensorView entropy;
+  ConstTensorView out{};
+  ConstTensorView lse{};
+  ConstTensorView entropy{};
 };
 
 // Gradients that flow out. Each view that is given is overwritten. q, k, v have the type of their tensor, bias its own
 // type or f32, the others the type of the parameter. column_mass is the forward statistic as a by-product.
 struct AttentionGradients {
-  TensorView q, k, v;
-  TensorView bias;            // the shape of params.bias: summed over broadcast dimensions
-  TensorView relative_table;  // the shape of params.relative_table
-  TensorView alibi_slopes;    // [heads]
-  TensorView sinks;           // [heads]
-  TensorView additive_v;      // [heads, head_dim]
-  TensorView column_mass;     // [batch, heads, kv_len]
+  TensorView q{}, k{}, v{};
+  TensorView bias{};            // the shape of params.bias: summed over broadcast dimensions
+  TensorView relative_table{};  // the shape of params.relative_table
+  TensorView alibi_slopes{};    // [heads]
+  TensorView sinks{};           // [heads]
+  TensorView additive_v{};      // [heads, head_dim]
+  TensorView column_mass{};     // [batch, heads, kv_len]
 };
 
 ROOTDK_API void attention_backward(const AttentionSaved& saved, const AttentionUpstream& upstream,
@@ -159,21 +159,23 @@ ROOTDK_API void attention_backward(const AttentionSaved& saved, const AttentionU
 
 // Device scratch memory that the call wants in Execution::workspace; 0 on the CPU, which takes its own.
 ROOTDK_API std::size_t attention_workspace(ConstTensorView q, ConstTensorView k, ConstTensorView v, TensorView out,
-                                           const AttentionParams& params = {}, const AttentionStats& stats = {});
+                                           const AttentionParams& params = {}, const AttentionStats& stats = {},
+                                           const Execution& execution = {});
 ROOTDK_API std::size_t attention_backward_workspace(const AttentionSaved& saved, const AttentionUpstream& upstream,
                                                     const AttentionGradients& gradients,
-                                                    const AttentionParams& params = {});
+                                                    const AttentionParams& params = {},
+                                                    const Execution& execution = {});
 
 // Which implementation a call would use here, and why not the others. Never throws for bad arguments: `error` then says
 // what the call itself would have said.
 struct Explanation {
   struct Candidate {
-    std::string name;
-    std::string refusal;  // empty: accepts
+    std::string name{};
+    std::string refusal{};  // empty: accepts
   };
-  std::string chosen;                 // empty: none
-  std::vector<Candidate> candidates;  // in the order in which they are asked
-  std::string error;
+  std::string chosen{};                 // empty: none
+  std::vector<Candidate> candidates{};  // in the order in which they are asked
+  std::string error{};
 };
 
 ROOTDK_API Explanation explain(ConstTensorView q, ConstTensorView k, ConstTensorView v, TensorView out,

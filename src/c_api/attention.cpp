@@ -55,6 +55,14 @@ const char* explained(Explain&& explain) {
   return text.c_str();
 }
 
+// The arguments of a backward call, converted in this order, so that the first bad one is the one that is named.
+struct BackwardArguments {
+  rootdk::AttentionSaved saved;
+  rootdk::AttentionUpstream upstream;
+  rootdk::AttentionGradients gradients;
+  rootdk::AttentionParams params;
+};
+
 }  // namespace
 
 void rootdk_attention_params_init(rootdk_attention_params* params) {
@@ -92,7 +100,8 @@ rootdk_status rootdk_attention_backward(const rootdk_attention_saved* saved, con
                                         const rootdk_attention_params* params, const rootdk_execution* execution) {
   return guarded([&] {
     const ConvertedExecution where(execution);
-    rootdk::attention_backward(convert(saved), convert(upstream), convert(gradients), convert(params), where);
+    const BackwardArguments a{convert(saved), convert(upstream), convert(gradients), convert(params)};
+    rootdk::attention_backward(a.saved, a.upstream, a.gradients, a.params, where);
   });
 }
 
@@ -111,8 +120,8 @@ rootdk_status rootdk_attention_backward_workspace(const rootdk_attention_saved* 
                                                   const rootdk_attention_params* params, size_t* bytes) {
   return guarded([&] {
     rootdk::require(bytes != nullptr, "attention_backward_workspace: bytes is null");
-    *bytes =
-        rootdk::attention_backward_workspace(convert(saved), convert(upstream), convert(gradients), convert(params));
+    const BackwardArguments a{convert(saved), convert(upstream), convert(gradients), convert(params)};
+    *bytes = rootdk::attention_backward_workspace(a.saved, a.upstream, a.gradients, a.params);
   });
 }
 
@@ -130,7 +139,8 @@ const char* rootdk_explain_backward(const rootdk_attention_saved* saved, const r
                                     const rootdk_execution* execution) {
   return explained([&] {
     const ConvertedExecution where(execution);
-    return rootdk::explain_backward(convert(saved), convert(upstream), convert(gradients), convert(params), where);
+    const BackwardArguments a{convert(saved), convert(upstream), convert(gradients), convert(params)};
+    return rootdk::explain_backward(a.saved, a.upstream, a.gradients, a.params, where);
   });
 }
 

@@ -39,13 +39,16 @@ void attention_backward(const AttentionSaved& saved, const AttentionUpstream& up
 }
 
 std::size_t attention_workspace(ConstTensorView q, ConstTensorView k, ConstTensorView v, TensorView out,
-                                const AttentionParams& params, const AttentionStats& stats) {
-  return workspace_of("attention_workspace", make_forward_call(q, k, v, out, params, stats, {}));
+                                const AttentionParams& params, const AttentionStats& stats,
+                                const Execution& execution) {
+  return workspace_of("attention_workspace", make_forward_call(q, k, v, out, params, stats, execution));
 }
 
 std::size_t attention_backward_workspace(const AttentionSaved& saved, const AttentionUpstream& upstream,
-                                         const AttentionGradients& gradients, const AttentionParams& params) {
-  return workspace_of("attention_backward_workspace", make_backward_call(saved, upstream, gradients, params, {}));
+                                         const AttentionGradients& gradients, const AttentionParams& params,
+                                         const Execution& execution) {
+  return workspace_of("attention_backward_workspace",
+                      make_backward_call(saved, upstream, gradients, params, execution));
 }
 
 Explanation explain(ConstTensorView q, ConstTensorView k, ConstTensorView v, TensorView out,

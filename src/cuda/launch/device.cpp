@@ -1,0 +1,52 @@
+#include "cuda/launch/device.h"
+
+#include <cuda_runtime_api.h>
+
+#include <map>
+#include <mutex>
+
+#include "cuda/launch/check.h"
+
+namespace rootdk::cuda {
+namespace {
+
+DeviceTraits ask_device(int index) {
+  DeviceTraits traits;
+  int major = 0, minor = 0;
+  const auto ask = [&](int& value, cudaDeviceAttr attribute) {
+    if (!traits.error.empty()) return;
+    const cudaError_t status = cudaDeviceGetAttribute(&value, attribute, index);
+    if (status != cudaSuccess) traits.error = cudaGetErrorString(status);
+  };
+  ask(major, cudaDevAttrComputeCapabilityMajor);
+  ask(minor, cudaDevAttrComputeCapabilityMinor);
+  ask(traits.multiprocessors, cudaDevAttrMultiProcessorCount);
+  ask(traits.max_shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  cudaGetLastError();
+  if (traits.error.empty()) traits.capability = 10 * major + minor;
+  return traits;
+}
+
+}  // namespace
+
+const DeviceTraits& device_traits(int index) {
+  static std::mutex mutex;
+  static std::map<int, DeviceTraits> known;
+  const std::lock_guard lock(mutex);
+  const auto found = known.find(index);
+  return found != known.end() ? found->second : known.emplace(index, ask_device(index)).first->second;
+}
+
+DeviceGuard::DeviceGuard(int index) {
+  int current = 0;
+  check(cudaGetDevice(&current), "reading the current device");
+  if (current == index) return;
+  check(cudaSetDevice(index), "making device ", index, " current");
+  previous_ = current;
+}
+
+DeviceGuard::~DeviceGuard() {
+  if (previous_ >= 0) cudaSetDevice(previous_);
+}
+
+}  // namespace rootdk::cuda

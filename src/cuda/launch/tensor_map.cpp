@@ -1,0 +1,72 @@
+#include "cuda/launch/tensor_map.h"
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <sstream>
+
+#include "cuda/launch/check.h"
+
+namespace rootdk::cuda {
+namespace {
+
+constexpr std::int64_t kAlignment = 16;  // of the copy engine: base address and all strides
+constexpr std::int64_t kElementBytes = 2;
+
+using EncodeTiled = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
+                                 const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
+                                 CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+
+// Asked of the runtime, so that nothing links the driver library.
+EncodeTiled encode_tiled() {
+  static const EncodeTiled function = [] {
+    void* entry = nullptr;
+    cudaDriverEntryPointQueryResult found{};
+    check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found),
+          "looking for cuTensorMapEncodeTiled in the driver");
+    require(found == cudaDriverEntryPointSuccess && entry, "attention: the driver has no cuTensorMapEncodeTiled");
+    return reinterpret_cast<EncodeTiled>(entry);
+  }();
+  return function;
+}
+
+}  // namespace
+
+std::string tensor_map_refusal(const char* name, const ConstTensorView& view) {
+  std::ostringstream reason;
+  if (reinterpret_cast<std::uintptr_t>(view.data) % kAlignment != 0) {
+    reason << name << " starts at an address that is not a multiple of " << kAlignment << " bytes";
+  }
+  for (int dimension = 0; dimension < 3 && reason.str().empty(); ++dimension) {
+    const std::int64_t bytes = view.stride(dimension) * kElementBytes;
+    if (view.size(dimension) > 1 && (bytes <= 0 || bytes % kAlignment != 0)) {
+      reason << "stride " << view.stride(dimension) << " of " << name << " (dimension " << dimension
+             << ") is not a positive multiple of " << kAlignment / kElementBytes << " elements";
+    }
+  }
+  return reason.str();
+}
+
+CUtensorMap make_tensor_map(const ConstTensorView& view, int rows, int columns) {
+  // Innermost first: (dim, len, heads, batch). A dimension of one element has no stride of its own.
+  cuuint64_t sizes[4], strides[3];
+  for (int i = 0; i < 4; ++i) sizes[i] = static_cast<cuuint64_t>(view.size(3 - i));
+  for (int i = 0; i < 3; ++i) {
+    const int dimension = 2 - i;
+    strides[i] =
+        static_cast<cuuint64_t>(view.size(dimension) > 1 ? view.stride(dimension) * kElementBytes : kAlignment);
+  }
+  const cuuint32_t box[4] = {static_cast<cuuint32_t>(columns), static_cast<cuuint32_t>(rows), 1, 1};
+  const cuuint32_t steps[4] = {1, 1, 1, 1};
+  const CUtensorMapDataType type =
+      view.dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+  CUtensorMap map;
+  const CUresult status = encode_tiled()(&map, type, 4, const_cast<void*>(view.data), sizes, strides, box, steps,
+                                         CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  require(status == CUDA_SUCCESS, "attention: the driver refuses a tensor map of ", describe(view), " with boxes of ",
+          rows, " x ", columns, ": CUresult ", static_cast<int>(status));
+  return map;
+}
+
+}  // namespace rootdk::cuda

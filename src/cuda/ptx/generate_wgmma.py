@@ -1,0 +1,67 @@
+#!/usr/bin/env python3
+"""Writes wgmma_products.cuh: one wrapper per element type and accumulator width. Usage: generate_wgmma.py > wgmma_products.cuh
+
+  Wgmma<Element, N>::ss<TransposeA, TransposeB>(d, a, b)       d[64 x N] += a (shared) b (shared)
+  Wgmma<Element, N>::ss_zero<TransposeA, TransposeB>(d, a, b)  d[64 x N]  = a (shared) b (shared)
+  Wgmma<Element, N>::rs<TransposeB>(d, a0..a3, b)              d[64 x N] += a (registers) b (shared)
+
+16-bit elements, f32 accumulators, 16 columns of a an instruction. ss_zero only writes d ("=f"), so that the old values
+need no registers.
+"""
+
+WIDTHS = [64, 80, 96, 112, 128, 144, 160, 176, 192, 256]
+ELEMENTS = {"__nv_bfloat16": "bf16", "__half": "f16"}
+
+
+def quoted_list(names, per_line, separator):
+    lines = [", ".join(names[i : i + per_line]) for i in range(0, len(names), per_line)]
+    return separator.join(lines)
+
+
+def product(name, element, width, a_in_registers, accumulate):
+    count = width // 2
+    mode = "+f" if accumulate else "=f"
+    accumulators = quoted_list([f"%{i}" for i in range(count)], 24, ', "\n        "')
+    outputs = quoted_list([f'"{mode}"(d[{i}])' for i in range(count)], 8, ",\n          ")
+    if a_in_registers:
+        template, parameters = "int TransposeB", ", ".join(f"std::uint32_t a{i}" for i in range(4))
+        operand = "{" + ", ".join(f"%{count + i}" for i in range(4)) + "}"
+        inputs = ", ".join(f'"r"(a{i})' for i in range(4))
+        next_operand, transposes = count + 4, ["TransposeB"]
+    else:
+        template, parameters = "int TransposeA, int TransposeB", "std::uint64_t a"
+        operand, inputs = f"%{count}", '"l"(a)'
+        next_operand, transposes = count + 1, ["TransposeA", "TransposeB"]
+    flags = ", ".join(f"%{next_operand + 1 + i}" for i in range(len(transposes)))
+    constants = ", ".join(f'"n"({name})' for name in transposes)
+    return f"""  template <{template}>
+  static __device__ __forceinline__ void {name}(float (&d)[{count}], {parameters}, std::uint64_t b) {{
+    asm volatile(
+        "{{\\n .reg .pred accumulate;\\n setp.ne.b32 accumulate, {int(accumulate)}, 0;\\n"
+        "wgmma.mma_async.sync.aligned.m64n{width}k16.f32.{element}.{element} {{"
+        "{accumulators}"
+        "}}, {operand}, %{next_operand}, accumulate, 1, 1, {flags};\\n}}\\n"
+        : {outputs}
+        : {inputs}, "l"(b), {constants});
+  }}
+"""
+
+
+def main():
+    print("// Written by generate_wgmma.py: change the script, not this file.")
+    print("// clang-format off")
+    print("#pragma once\n\n#include <cuda_bf16.h>\n#include <cuda_fp16.h>\n\n#include <cstdint>\n")
+    print("namespace rootdk::cuda::ptx {\n")
+    print("template <class Element, int Width>\nstruct Wgmma;\n")
+    for cpp_type, element in ELEMENTS.items():
+        for width in WIDTHS:
+            print(f"template <>\nstruct Wgmma<{cpp_type}, {width}> {{")
+            print(product("ss", element, width, a_in_registers=False, accumulate=True), end="")
+            print(product("ss_zero", element, width, a_in_registers=False, accumulate=False), end="")
+            print(product("rs", element, width, a_in_registers=True, accumulate=True), end="")
+            print("};\n")
+    print("}  // namespace rootdk::cuda::ptx")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,190 @@
+// The C ABI gives the same bits as the C++ API, and turns every bad argument into a status with a message.
+
+#include "rootdk/c_api.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <thread>
+
+#include "rootdk/rootdk.h"
+
+namespace rootdk {
+namespace {
+
+using testing::HasSubstr;
+
+rootdk_tensor c_tensor(const Tensor& tensor) {
+  const ConstTensorView view = tensor;
+  rootdk_tensor result{};
+  result.data = const_cast<void*>(view.data);
+  result.dtype = static_cast<int32_t>(view.dtype);
+  result.rank = view.rank;
+  std::copy(view.shape.begin(), view.shape.end(), result.shape);
+  std::copy(view.strides.begin(), view.strides.end(), result.strides);
+  return result;
+}
+
+Tensor wave(std::initializer_list<std::int64_t> shape, float step) {
+  Tensor tensor(DType::f32, shape);
+  float x = step;
+  for (float& value : tensor.values<float>()) value = std::sin(x += step);
+  return tensor;
+}
+
+void expect_same_bits(const Tensor& a, const Tensor& b) {
+  ASSERT_EQ(a.bytes(), b.bytes());
+  EXPECT_EQ(0, std::memcmp(a.view().data, b.view().data, a.bytes()));
+}
+
+struct CApi : testing::Test {
+  Tensor q = wave({2, 4, 5, 8}, 0.31f), k = wave({2, 2, 7, 8}, 0.17f), v = wave({2, 2, 7, 6}, 0.23f);
+  Tensor out{DType::f32, {2, 4, 5, 6}}, expected{DType::f32, {2, 4, 5, 6}};
+  Tensor lse{DType::f32, {2, 4, 5}}, expected_lse{DType::f32, {2, 4, 5}};
+  rootdk_tensor cq = c_tensor(q), ck = c_tensor(k), cv = c_tensor(v), cout = c_tensor(out), clse = c_tensor(lse);
+};
+
+TEST_F(CApi, ForwardMatchesCpp) {
+  Tensor sinks = wave({4}, 0.5f);
+  const rootdk_tensor csinks = c_tensor(sinks);
+  rootdk_attention_params params;
+  rootdk_attention_params_init(&params);
+  params.causal = 1;
+  params.window_left = 3;
+  params.scale_kind = ROOTDK_SCALE_VALUE;
+  params.scale = 0.7;
+  params.sinks = &csinks;
+  params.dropout = 0.25;
+  params.seed = 9;
+  rootdk_attention_stats stats;
+  rootdk_attention_stats_init(&stats);
+  stats.lse = &clse;
+  ASSERT_EQ(ROOTDK_OK, rootdk_attention(&cq, &ck, &cv, &cout, &params, &stats, nullptr)) << rootdk_last_error();
+  attention(q, k, v, expected,
+            {.scale = 0.7, .causal = true, .window_left = 3, .sinks = sinks, .dropout = 0.25, .seed = 9},
+            {.lse = expected_lse});
+  expect_same_bits(out, expected);
+  expect_same_bits(lse, expected_lse);
+}
+
+TEST_F(CApi, BackwardMatchesCpp) {
+  ASSERT_EQ(ROOTDK_OK, [&] {
+    rootdk_attention_stats stats;
+    rootdk_attention_stats_init(&stats);
+    stats.lse = &clse;
+    return rootdk_attention(&cq, &ck, &cv, &cout, nullptr, &stats, nullptr);
+  }());
+  Tensor grad_out = wave({2, 4, 5, 6}, 0.41f);
+  Tensor dq(DType::f32, {2, 4, 5, 8}), dk(DType::f32, {2, 2, 7, 8}), dv(DType::f32, {2, 2, 7, 6});
+  Tensor eq(DType::f32, {2, 4, 5, 8}), ek(DType::f32, {2, 2, 7, 8}), ev(DType::f32, {2, 2, 7, 6});
+  const rootdk_tensor cgrad = c_tensor(grad_out), cdq = c_tensor(dq), cdk = c_tensor(dk), cdv = c_tensor(dv);
+  rootdk_attention_saved saved{sizeof saved, &cq, &ck, &cv, &cout, &clse, nullptr};
+  rootdk_attention_upstream upstream{sizeof upstream, &cgrad, nullptr, nullptr};
+  rootdk_attention_gradients gradients{};
+  gradients.struct_size = sizeof gradients;
+  gradients.q = &cdq;
+  gradients.k = &cdk;
+  gradients.v = &cdv;
+  ASSERT_EQ(ROOTDK_OK, rootdk_attention_backward(&saved, &upstream, &gradients, nullptr, nullptr))
+      << rootdk_last_error();
+  attention_backward({.q = q, .k = k, .v = v, .out = out, .lse = lse}, {.out = grad_out}, {.q = eq, .k = ek, .v = ev});
+  expect_same_bits(dq, eq);
+  expect_same_bits(dk, ek);
+  expect_same_bits(dv, ev);
+}
+
+TEST_F(CApi, ErrorsCarryTheMessage) {
+  rootdk_attention_params params;
+  rootdk_attention_params_init(&params);
+  params.temperature = 0;
+  EXPECT_EQ(ROOTDK_INVALID_ARGUMENT, rootdk_attention(&cq, &ck, &cv, &cout, &params, nullptr, nullptr));
+  EXPECT_THAT(rootdk_last_error(), HasSubstr("temperature 0"));
+
+  EXPECT_EQ(ROOTDK_INVALID_ARGUMENT, rootdk_attention(nullptr, &ck, &cv, &cout, nullptr, nullptr, nullptr));
+  EXPECT_THAT(rootdk_last_error(), HasSubstr("q is not given"));
+
+  rootdk_attention_params_init(&params);
+  params.struct_size = 8;
+  EXPECT_EQ(ROOTDK_INVALID_ARGUMENT, rootdk_attention(&cq, &ck, &cv, &cout, &params, nullptr, nullptr));
+  EXPECT_THAT(rootdk_last_error(), HasSubstr("struct_size 8"));
+
+  rootdk_attention_params_init(&params);
+  params.scale_kind = 7;
+  EXPECT_EQ(ROOTDK_INVALID_ARGUMENT, rootdk_attention(&cq, &ck, &cv, &cout, &params, nullptr, nullptr));
+  EXPECT_THAT(rootdk_last_error(), HasSubstr("scale_kind 7"));
+
+  rootdk_tensor bad = cq;
+  bad.rank = 99;
+  EXPECT_EQ(ROOTDK_INVALID_ARGUMENT, rootdk_attention(&bad, &ck, &cv, &cout, nullptr, nullptr, nullptr));
+  EXPECT_THAT(rootdk_last_error(), HasSubstr("rank 99"));
+  bad = cq;
+  bad.dtype = -1;
+  EXPECT_EQ(ROOTDK_INVALID_ARGUMENT, rootdk_attention(&bad, &ck, &cv, &cout, nullptr, nullptr, nullptr));
+  EXPECT_THAT(rootdk_last_error(), HasSubstr("dtype -1"));
+
+  EXPECT_EQ(ROOTDK_INVALID_ARGUMENT, rootdk_attention_backward(nullptr, nullptr, nullptr, nullptr, nullptr));
+  EXPECT_THAT(rootdk_last_error(), HasSubstr("saved is null"));
+}
+
+TEST_F(CApi, ErrorsBelongToTheirThread) {
+  rootdk_attention(nullptr, &ck, &cv, &cout, nullptr, nullptr, nullptr);
+  std::string elsewhere = "unset";
+  std::thread([&] { elsewhere = rootdk_last_error(); }).join();
+  EXPECT_EQ("", elsewhere);
+}
+
+TEST_F(CApi, CallerRunsTheTasks) {
+  rootdk_execution execution;
+  rootdk_execution_init(&execution);
+  std::atomic<int> calls{0};
+  execution.parallel_user = &calls;
+  execution.parallel_threads = 3;
+  execution.parallel_for = [](void* user, int64_t count, rootdk_task task, void* context) {
+    ++*static_cast<std::atomic<int>*>(user);
+    for (int64_t i = count; i-- > 0;) task(context, i);
+  };
+  ASSERT_EQ(ROOTDK_OK, rootdk_attention(&cq, &ck, &cv, &cout, nullptr, nullptr, &execution)) << rootdk_last_error();
+  EXPECT_GE(calls, 1);
+  attention(q, k, v, expected);
+  expect_same_bits(out, expected);
+}
+
+TEST_F(CApi, ExplainIsJsonAndNeverFails) {
+  EXPECT_THAT(rootdk_explain(&cq, &ck, &cv, &cout, nullptr, nullptr, nullptr), HasSubstr("\"name\": \"reference\""));
+  const std::string bad = rootdk_explain(nullptr, &ck, &cv, &cout, nullptr, nullptr, nullptr);
+  EXPECT_THAT(bad, HasSubstr("\"chosen\": \"\""));
+  EXPECT_THAT(bad, HasSubstr("q is not given"));
+}
+
+TEST(CApiPositions, MatchCpp) {
+  Tensor x = wave({1, 2, 3, 8}, 0.3f), out(DType::f32, {1, 2, 3, 8}), expected(DType::f32, {1, 2, 3, 8});
+  const rootdk_tensor cx = c_tensor(x), cout = c_tensor(out);
+  rootdk_rope_params params;
+  rootdk_rope_params_init(&params);
+  params.offset = 5;
+  ASSERT_EQ(ROOTDK_OK, rootdk_rope(&cx, &cout, &params, nullptr)) << rootdk_last_error();
+  rope(x, expected, {.offset = 5});
+  expect_same_bits(out, expected);
+
+  Tensor slopes(DType::f32, {8}), expected_slopes(DType::f32, {8});
+  const rootdk_tensor cslopes = c_tensor(slopes);
+  ASSERT_EQ(ROOTDK_OK, rootdk_alibi_slopes(&cslopes));
+  alibi_slopes(expected_slopes);
+  expect_same_bits(slopes, expected_slopes);
+
+  int64_t bucket = -1;
+  ASSERT_EQ(ROOTDK_OK, rootdk_t5_bucket(40, 1, 32, 128, &bucket));
+  EXPECT_EQ(t5_bucket(40), bucket);
+  EXPECT_EQ(ROOTDK_INVALID_ARGUMENT, rootdk_t5_bucket(40, 1, 32, 128, nullptr));
+}
+
+TEST(CApiDropout, MatchesCpp) {
+  const DropoutRule rule = DropoutRule::make(0.3, 77);
+  for (uint32_t j = 0; j < 100; ++j) EXPECT_EQ(rule.keeps(1, 2, 3, j), rootdk_dropout_keeps(0.3, 77, 1, 2, 3, j) != 0);
+}
+
+}  // namespace
+}  // namespace rootdk

@@ -1,8 +1,184 @@
-#include "core/implementation.h"
+// The specification of the forward pass, in double: docs/operation.md in code.
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "core/attention_call.h"
+#include "reference/implementations.h"
+#include "reference/logits.h"
 
 namespace rootdk::reference {
+namespace {
 
-std::span<const ForwardImplementation> forward_implementations() { return {}; }
-std::span<const BackwardImplementation> backward_implementations() { return {}; }
+constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
+
+// Everything that a forward call writes. Zero unless said otherwise below: a row that no key takes part in stays zero.
+struct ForwardOutputs {
+  explicit ForwardOutputs(const ForwardCall& call)
+      : out(call.out),
+        lse(call.stats.lse),
+        max_logit(call.stats.max_logit),
+        max_weight(call.stats.max_weight),
+        entropy(call.stats.entropy),
+        sum_p2(call.stats.sum_p2),
+        column_mass(call.stats.column_mass),
+        pooled_map(call.stats.pooled_map),
+        weights(call.stats.weights) {}
+
+  void round() const {
+    out.round();
+    for (const auto* row : {&lse, &max_logit, &max_weight, &entropy, &sum_p2, &column_mass}) row->round();
+    pooled_map.round();
+    weights.round();
+  }
+
+  Rounded<4> out;
+  Rounded<3> lse, max_logit, max_weight, entropy, sum_p2;  // [batch, heads, q_len]
+  Rounded<3> column_mass;                                  // [batch, heads, kv_len]
+  Rounded<4> pooled_map, weights;
+};
+
+// The softmax of one row of logits, with the sink in the denominator.
+struct Softmax {
+  double max_logit = kMinusInfinity;  // over keys
+  double lse = kMinusInfinity;        // over keys and the sink
+  std::vector<double> weights;        // [kv_len], 0 where a key takes no part
+
+  bool empty() const { return lse == kMinusInfinity; }
+};
+
+double max_or_nan(double a, double b) { return std::isnan(a) || b < a ? a : b; }
+
+Softmax softmax(const std::vector<double>& logits, double sink) {
+  Softmax result;
+  result.weights.assign(logits.size(), 0.0);
+  for (const double s : logits) result.max_logit = max_or_nan(result.max_logit, s);
+  const double top = max_or_nan(result.max_logit, sink);
+  if (top == kMinusInfinity) return result;
+  double sum = std::exp(sink - top);
+  for (const double s : logits) sum += std::exp(s - top);
+  result.lse = top + std::log(sum);
+  for (std::size_t j = 0; j < logits.size(); ++j) {
+    if (logits[j] != kMinusInfinity) result.weights[j] = std::exp(logits[j] - top) / sum;
+  }
+  return result;
+}
+
+class ForwardHead {
+ public:
+  ForwardHead(const ForwardCall& call, const LogitInputs& inputs, const Doubles<4>& v, const ForwardOutputs& to,
+              std::int64_t sequence, std::int64_t head)
+      : call_(call),
+        logits_(inputs, sequence, head),
+        v_(v),
+        to_(to),
+        span_(logits_.span()),
+        batch_(span_.batch_entry),
+        head_(head) {}
+
+  void run() const {
+    std::vector<double> row(static_cast<std::size_t>(span_.kv_len));
+    for (std::int64_t i = 0; i < span_.q_len; ++i) {
+      for (std::int64_t j = 0; j < span_.kv_len; ++j) row[static_cast<std::size_t>(j)] = logits_.logit(i, j);
+      const Softmax p = softmax(row, logits_.sink());
+      output(i, p, row);
+      row_statistics(i, p, row);
+      column_statistics(i, p);
+    }
+  }
+
+ private:
+  // out = dropout(weights) v, over the keys that take part: what a masked key's value holds never matters.
+  void output(std::int64_t i, const Softmax& p, const std::vector<double>& row) const {
+    for (std::int64_t j = 0; j < span_.kv_len; ++j) {
+      if (row[static_cast<std::size_t>(j)] == kMinusInfinity || !keeps_weight(i, j)) continue;
+      const double weight = p.weights[static_cast<std::size_t>(j)] * call_.dropout.keep_scale;
+      for (std::int64_t d = 0; d < call_.shape.value_dim; ++d) {
+        to_.out(batch_, head_, span_.q_begin + i, d) += weight * v_(batch_, logits_.kv_head(), span_.kv_begin + j, d);
+      }
+    }
+  }
+
+  bool keeps_weight(std::int64_t i, std::int64_t j) const {
+    auto word = [](std::int64_t x) { return static_cast<std::uint32_t>(x); };
+    return call_.dropout.threshold == 0 || call_.dropout.keeps(word(logits_.sequence()), word(head_), word(i), word(j));
+  }
+
+  void row_statistics(std::int64_t i, const Softmax& p, const std::vector<double>& row) const {
+    double max_weight = 0, entropy = 0, sum_p2 = 0;
+    for (std::size_t j = 0; j < row.size(); ++j) {
+      if (row[j] == kMinusInfinity) continue;
+      max_weight = max_or_nan(max_weight, p.weights[j]);
+      entropy -= p.weights[j] * (row[j] - p.lse);
+      sum_p2 += p.weights[j] * p.weights[j];
+    }
+    const std::int64_t r = span_.q_begin + i;
+    if (to_.lse) to_.lse(batch_, head_, r) = p.lse;
+    if (to_.max_logit) to_.max_logit(batch_, head_, r) = p.max_logit;
+    if (to_.max_weight) to_.max_weight(batch_, head_, r) = max_weight;
+    if (to_.entropy) to_.entropy(batch_, head_, r) = entropy;
+    if (to_.sum_p2) to_.sum_p2(batch_, head_, r) = sum_p2;
+  }
+
+  void column_statistics(std::int64_t i, const Softmax& p) const {
+    for (std::int64_t j = 0; j < span_.kv_len; ++j) {
+      const double weight = p.weights[static_cast<std::size_t>(j)];
+      if (to_.column_mass) to_.column_mass(batch_, head_, span_.kv_begin + j) += weight;
+      if (to_.pooled_map) pool(i, j, weight);
+      if (to_.weights) copy_weight(span_.q_begin + i, span_.kv_begin + j, weight);
+    }
+  }
+
+  // A cell of the pooled map: the mean over its queries of the weight summed over its keys.
+  void pool(std::int64_t i, std::int64_t j, double weight) const {
+    const std::int64_t rows = call_.stats.pooled_map.size(2), columns = call_.stats.pooled_map.size(3);
+    auto cell_of = [](std::int64_t index, std::int64_t length, std::int64_t cells) {
+      std::int64_t cell = 0;
+      while (index >= (cell + 1) * length / cells) ++cell;
+      return cell;
+    };
+    const std::int64_t r = cell_of(i, span_.q_len, rows), c = cell_of(j, span_.kv_len, columns);
+    const std::int64_t queries = (r + 1) * span_.q_len / rows - r * span_.q_len / rows;
+    to_.pooled_map(batch_, head_, r, c) += weight / static_cast<double>(queries);
+  }
+
+  void copy_weight(std::int64_t row, std::int64_t column, double weight) const {
+    if (!call_.stats.weight_rows.defined()) {
+      to_.weights(batch_, head_, row, column) = weight;
+      return;
+    }
+    const auto chosen = read<std::int32_t, 1>(call_.stats.weight_rows);
+    for (std::int64_t r = 0; r < call_.stats.weight_rows.size(0); ++r) {
+      if (chosen(r) == row) to_.weights(batch_, head_, r, column) = weight;
+    }
+  }
+
+  const ForwardCall& call_;
+  HeadLogits logits_;
+  const Doubles<4>& v_;
+  const ForwardOutputs& to_;
+  SequenceSpan span_;
+  std::int64_t batch_, head_;
+};
+
+void forward(const ForwardCall& call) {
+  const LogitInputs inputs(call.shape, call.params, call.logit_scale, call.q, call.k);
+  const Doubles<4> v(call.v);
+  const ForwardOutputs outputs(call);
+  Executor& executor = call.execution.executor ? *call.execution.executor : default_executor();
+  executor.parallel_for(call.shape.batch * call.shape.heads, [&](std::int64_t index) {
+    ForwardHead(call, inputs, v, outputs, index / call.shape.heads, index % call.shape.heads).run();
+  });
+  outputs.round();
+}
+
+std::string refuse_forward(const ForwardCall& call) { return refuse_device(call.q.device); }
+
+constexpr ForwardImplementation kForward[] = {{.name = "reference", .refuse = refuse_forward, .run = forward}};
+
+}  // namespace
+
+std::span<const ForwardImplementation> forward_implementations() { return kForward; }
 
 }  // namespace rootdk::reference

@@ -176,7 +176,7 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool = False, window: Window = 
 
         if out is not None:
             raise ValueError("attention: out is given, but a gradient is needed (use torch.no_grad())")
-        return _operator.attention(q, k, v, params, request, target, threads)
+        return _operator.run(q, k, v, params, request, target, threads)
     out, arrays = run_forward(kind, q, k, v, params, out, request, target, threads)
     return out if arrays is None else AttentionResult(out, arrays)
 

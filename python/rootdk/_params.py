@@ -61,22 +61,24 @@ def parse_scale(scale: Union[None, str, float]) -> Tuple[int, float]:
 class Params:
     """One call's parameters, with every value in the C ABI's form. `tensors` holds the arrays that are given."""
 
-    __slots__ = ("scalars", "tensors")
+    __slots__ = ("scalars", "tensors", "seed_tensor")
 
     def __init__(self, causal: bool = False, window: Window = None, scale: Union[None, str, float] = None,
                  temperature: float = 1.0, softcap: Optional[float] = None, score: str = "dot", bias: Any = None,
                  mask: Any = None, block_mask: Any = None, block_size: Union[None, int, Tuple[int, int]] = None,
                  kv_lengths: Any = None, q_starts: Any = None, kv_starts: Any = None, max_q_len: int = 0,
                  max_kv_len: int = 0, relative_table: Any = None, relative_zero: int = 0, alibi_slopes: Any = None,
-                 sinks: Any = None, additive_v: Any = None, dropout: float = 0.0, seed: int = 0) -> None:
+                 sinks: Any = None, additive_v: Any = None, dropout: float = 0.0, seed: Any = 0) -> None:
         if score not in _abi.SCORES:
             raise ValueError(f"rootdk: score is {score!r}, expected one of {', '.join(_abi.SCORES)}")
         scale_kind, factor = (0, 1.0) if scale is None else parse_scale(scale)
         left, right = (-1, -1) if window is None else parse_window(window)
         block_q, block_kv = (0, 0) if block_size is None else pair(block_size, "block_size")
+        # A seed that is a tensor is read when the call runs, so that a compiled graph keeps it open.
+        self.seed_tensor = None if isinstance(seed, int) else seed
         self.scalars = (_abi.SCORES[score], scale_kind, factor, float(temperature), float(softcap or 0.0), int(causal),
                         left, right, block_q, block_kv, int(max_q_len), int(max_kv_len), int(relative_zero),
-                        float(dropout), int(seed) & 0xFFFFFFFFFFFFFFFF)
+                        float(dropout), seed & 0xFFFFFFFFFFFFFFFF if self.seed_tensor is None else 0)
         self.tensors: Optional[Dict[str, Any]] = None
         if not (bias is mask is block_mask is kv_lengths is q_starts is kv_starts is relative_table is alibi_slopes
                 is sinks is additive_v is None):
@@ -88,13 +90,15 @@ class Params:
     @classmethod
     def from_scalars(cls, scalars: Tuple[Any, ...], tensors: Dict[str, Any]) -> "Params":
         params = cls.__new__(cls)
-        params.scalars, params.tensors = scalars, tensors or None
+        params.scalars, params.tensors, params.seed_tensor = scalars, tensors or None, None
         return params
 
     def write(self, arena: Arena, kind: Kind, q: Any) -> int:
         """The address of rootdk_attention_params. Lists of numbers become arrays here, and stay in `tensors`."""
         (score, scale_kind, scale, temperature, softcap, causal, left, right, block_q, block_kv, max_q, max_kv, zero,
          dropout, seed) = self.scalars
+        if self.seed_tensor is not None:
+            seed = int(self.seed_tensor) & 0xFFFFFFFFFFFFFFFF
         at = self._write_tensors(arena, kind, q) if self.tensors else _NO_TENSORS
         _abi.PARAMS.pack_into(
             arena.memory, arena.params, _abi.PARAMS.size, score, scale_kind, scale, temperature, softcap, causal, left,

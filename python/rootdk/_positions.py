@@ -73,6 +73,12 @@ def run_rope(function: Any, x: Any, params: RopeParams, positions: Any, out: Any
 def rope(x: Any, *, positions: Any = None, out: Any = None, **params: Any) -> Any:
     """Rotary position embedding of x [batch, heads, len, head_dim]. `positions` holds integers [batch, len] or [len];
     not given: offset, offset + 1, ... The other arguments are the fields of RopeParams. `out` may be x itself."""
+    if kind_of(x, "x").needs_operator(x, x, x, None):
+        from . import torch
+
+        if out is not None:
+            raise ValueError("rope: out is given, but a gradient is needed (use torch.no_grad())")
+        return torch.rope(x, positions=positions, **params)
     return run_rope(_abi.rope, x, RopeParams(**params), positions, out)
 
 

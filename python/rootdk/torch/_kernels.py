@@ -70,7 +70,7 @@ def _kind(q: torch.Tensor) -> TorchKind:
 
 
 def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *flat: Any) -> Tuple[torch.Tensor, ...]:
-    """OUTPUTS; those not asked for are empty."""
+    """OUTPUTS; those not asked for are empty, each a tensor of its own, since operators may not return one twice."""
     params, weight_rows = _unflatten(flat)
     names, rows, columns, all_weights, stride, target, threads = flat[N_TENSORS + N_SCALARS:]
     wanted = tuple(dict.fromkeys(("lse", *filter(None, names.split(",")))))
@@ -78,8 +78,7 @@ def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *flat: Any) -> Tu
                            weight_rows if weight_rows is not None else all_weights, stride)
     out, arrays = run_forward(_kind(q), q, k, v, params, None, request, target or None, threads or None)
     assert arrays is not None
-    none = q.new_empty(0)
-    return (out, *(arrays.get(name, none) for name in OUTPUTS[1:]))
+    return (out, *(arrays[name] if name in arrays else q.new_empty(0) for name in OUTPUTS[1:]))
 
 
 def fake_forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *flat: Any) -> Tuple[torch.Tensor, ...]:

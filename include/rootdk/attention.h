@@ -159,10 +159,12 @@ ROOTDK_API void attention_backward(const AttentionSaved& saved, const AttentionU
 
 // Device scratch memory that the call wants in Execution::workspace; 0 on the CPU, which takes its own.
 ROOTDK_API std::size_t attention_workspace(ConstTensorView q, ConstTensorView k, ConstTensorView v, TensorView out,
-                                           const AttentionParams& params = {}, const AttentionStats& stats = {});
+                                           const AttentionParams& params = {}, const AttentionStats& stats = {},
+                                           const Execution& execution = {});
 ROOTDK_API std::size_t attention_backward_workspace(const AttentionSaved& saved, const AttentionUpstream& upstream,
                                                     const AttentionGradients& gradients,
-                                                    const AttentionParams& params = {});
+                                                    const AttentionParams& params = {},
+                                                    const Execution& execution = {});
 
 // Which implementation a call would use here, and why not the others. Never throws for bad arguments: `error` then says
 // what the call itself would have said.

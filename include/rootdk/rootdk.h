@@ -6,6 +6,7 @@
 #include "rootdk/dtype.h"
 #include "rootdk/error.h"
 #include "rootdk/executor.h"
+#include "rootdk/kv_cache.h"
 #include "rootdk/positions.h"
 #include "rootdk/tensor.h"
 #include "rootdk/version.h"

@@ -29,6 +29,7 @@ AttentionParams bind_tensors(const DotProductInput& input, AttentionParams param
   params.relative_table = view_of(input.relative_table);
   params.bias = view_of(input.bias);
   params.sinks = view_of(input.sinks);
+  params.additive_v = view_of(input.additive_v);
   if (input.alibi) params.alibi_slopes = *input.alibi;
   if (input.padding && input.padding->kv_lengths.defined()) params.kv_lengths = input.padding->kv_lengths;
   if (input.padding && input.padding->keep.defined()) params.mask = input.padding->keep;
@@ -68,7 +69,7 @@ void dot_product_backward(const Context& context, const SavedCall& saved) {
   AttentionGradients gradients{.q = heads_of(grad_q, in.batch, in.heads),
                                .k = heads_of(grad_k, in.batch, in.kv_heads),
                                .v = heads_of(grad_v, in.batch, in.kv_heads)};
-  Tensor grad_table, grad_bias, grad_sinks;
+  Tensor grad_table, grad_bias, grad_sinks, grad_additive;
   auto want = [](const Value& value, Tensor& grad, TensorView& view) {
     if (!value) return;
     grad = Tensor(DType::f32, value->value().shape());
@@ -77,6 +78,7 @@ void dot_product_backward(const Context& context, const SavedCall& saved) {
   want(in.relative_table, grad_table, gradients.relative_table);
   want(in.bias, grad_bias, gradients.bias);
   want(in.sinks, grad_sinks, gradients.sinks);
+  want(in.additive_v, grad_additive, gradients.additive_v);
   const AttentionSaved forward{.q = heads_of(in.q->value(), in.batch, in.heads),
                                .k = heads_of(in.k->value(), in.batch, in.kv_heads),
                                .v = heads_of(in.v->value(), in.batch, in.kv_heads),
@@ -90,6 +92,7 @@ void dot_product_backward(const Context& context, const SavedCall& saved) {
   if (in.relative_table) in.relative_table->add_grad(grad_table);
   if (in.bias) in.bias->add_grad(grad_bias);
   if (in.sinks) in.sinks->add_grad(grad_sinks);
+  if (in.additive_v) in.additive_v->add_grad(grad_additive);
 }
 
 }  // namespace

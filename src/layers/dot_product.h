@@ -36,6 +36,7 @@ struct DotProductInput {
   Value relative_table{};                  // AttentionParams::relative_table, or null
   Value bias{};                            // [batch, heads, q_len, kv_len], or null
   Value sinks{};                           // [heads], or null
+  Value additive_v{};                      // [heads, head_dim] with the additive score, or null
   std::shared_ptr<const PaddingMask> padding{};  // or null
   std::shared_ptr<const Tensor> alibi{};         // f32 [heads], or null
 };

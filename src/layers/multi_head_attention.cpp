@@ -71,6 +71,7 @@ MultiHeadAttention::MultiHeadAttention(const MultiHeadConfig& config) : config_(
     k_norm = Norm(config_.head_dim, *config_.qk_norm, false);
   }
   if (config_.sinks) sinks = make_value({config_.heads});
+  if (config_.score == Score::additive) additive_v = make_value({config_.heads, config_.head_dim});
   if (config_.alibi) {
     auto slopes = std::make_shared<Tensor>(DType::f32, std::initializer_list<std::int64_t>{config_.heads});
     alibi_slopes(*slopes);
@@ -105,9 +106,11 @@ Value MultiHeadAttention::operator()(Context& context, const Value& x, const Att
   }
   call.relative_table = input.relative_table;
   call.sinks = sinks;
+  call.additive_v = additive_v;
   call.padding = input.padding;
   call.alibi = alibi_;
-  const AttentionParams params{.scale = config_.scale,
+  const AttentionParams params{.score = config_.score,
+                               .scale = config_.scale,
                                .softcap = config_.softcap,
                                .causal = config_.causal,
                                .window_left = config_.window_left,
@@ -123,6 +126,7 @@ void MultiHeadAttention::collect(Parameters& into, const std::string& name) cons
   q_norm.collect(into, name + ".q_norm");
   k_norm.collect(into, name + ".k_norm");
   if (sinks) into.push_back({name + ".sinks", sinks});
+  if (additive_v) into.push_back({name + ".additive_v", additive_v});
 }
 
 int qk_clip(MultiHeadAttention& layer, std::span<const float> max_logit, double limit) {

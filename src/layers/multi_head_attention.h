@@ -22,6 +22,7 @@ struct MultiHeadConfig {
   bool sinks = false;                   // a learned logit per head
   bool alibi = false;
   bool rotary = false;  // rotates with AttentionInput::rope
+  Score score = Score::dot;
   Scale scale{};
   double softcap = 0.0;
   bool causal = false;
@@ -70,7 +71,8 @@ class MultiHeadAttention {
 
   Linear q, k, v, out;
   Norm q_norm, k_norm;
-  Value sinks;  // [heads], or null
+  Value sinks;       // [heads], or null
+  Value additive_v;  // [heads, head_dim] with the additive score, or null
 
  private:
   Value project_keys(Context& context, const Value& source, const AttentionInput& input) const;

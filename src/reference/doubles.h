@@ -3,6 +3,7 @@
 // Tensors of any floating type as double: inputs are widened once, results are rounded once, at the end.
 
 #include <span>
+#include <utility>
 
 #include "core/strided.h"
 #include "rootdk/tensor.h"

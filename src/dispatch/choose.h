@@ -1,0 +1,103 @@
+#pragma once
+
+// How every operation picks its implementation: candidates are asked in order, the first that accepts runs, and each
+// refusal says why. An operation specialises implementations<Call>() with its ordered list.
+
+#include <cstdio>
+#include <initializer_list>
+#include <span>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/check.h"
+#include "core/environment.h"
+#include "core/implementation.h"
+#include "rootdk/attention.h"
+
+namespace rootdk::dispatch {
+
+template <class Call>
+std::vector<Implementation<Call>> implementations();
+
+// The lists one after another.
+template <class Call>
+std::vector<Implementation<Call>> joined(std::initializer_list<std::span<const Implementation<Call>>> lists) {
+  std::vector<Implementation<Call>> all;
+  for (auto list : lists) all.insert(all.end(), list.begin(), list.end());
+  return all;
+}
+
+template <class Call>
+const std::vector<Implementation<Call>>& ordered() {
+  static const std::vector<Implementation<Call>> all = implementations<Call>();
+  return all;
+}
+
+inline std::string_view forced_target(const Execution& execution) {
+  return execution.target.empty() ? std::string_view(environment().target) : execution.target;
+}
+
+// Asks every candidate and keeps the answers; the first that accepts is chosen.
+template <class Call>
+Explanation ask(const Call& call) {
+  const std::string_view forced = forced_target(call.execution);
+  Explanation result;
+  for (const Implementation<Call>& candidate : ordered<Call>()) {
+    std::string refusal = !forced.empty() && candidate.name != forced
+                              ? "target " + std::string(forced) + " is asked for"
+                              : candidate.refuse(call);
+    if (refusal.empty() && result.chosen.empty()) result.chosen = candidate.name;
+    result.candidates.push_back({std::string(candidate.name), std::move(refusal)});
+  }
+  return result;
+}
+
+inline std::string refusals(const Explanation& explanation) {
+  std::ostringstream text;
+  for (const auto& candidate : explanation.candidates) text << "\n  " << candidate.name << ": " << candidate.refusal;
+  return text.str();
+}
+
+// The first implementation that accepts; a target that is forced excludes the others. Only a failure pays for the list
+// of reasons.
+template <class Call>
+const Implementation<Call>& choose(std::string_view operation, const Call& call, std::string_view forced) {
+  for (const Implementation<Call>& candidate : ordered<Call>()) {
+    if (!forced.empty() && candidate.name != forced) continue;
+    if (!candidate.refuse(call).empty()) continue;
+    if (environment().verbose) {
+      std::fprintf(stderr, "rootdk: %.*s on %.*s\n", static_cast<int>(operation.size()), operation.data(),
+                   static_cast<int>(candidate.name.size()), candidate.name.data());
+    }
+    return candidate;
+  }
+  fail(operation, ": no implementation accepts this call:", refusals(ask(call)));
+}
+
+template <class Call>
+const Implementation<Call>& choose(std::string_view operation, const Call& call) {
+  return choose(operation, call, forced_target(call.execution));
+}
+
+template <class MakeCall>
+Explanation explain_call(MakeCall make_call) {
+  try {
+    Explanation result = ask(make_call());
+    if (result.chosen.empty()) result.error = "no implementation accepts this call:" + refusals(result);
+    return result;
+  } catch (const Error& error) {
+    Explanation result;
+    result.error = error.what();
+    return result;
+  }
+}
+
+template <class Call>
+std::size_t workspace_of(std::string_view operation, const Call& call) {
+  const Implementation<Call>& chosen = choose(operation, call);
+  return chosen.workspace ? chosen.workspace(call) : 0;
+}
+
+}  // namespace rootdk::dispatch

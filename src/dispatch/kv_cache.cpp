@@ -1,0 +1,45 @@
+#include "rootdk/kv_cache.h"
+
+#include "core/kv_call.h"
+#include "dispatch/choose.h"
+
+namespace rootdk {
+namespace dispatch {
+
+template <>
+std::vector<AppendImplementation> implementations<AppendCall>() {
+  return joined<AppendCall>(
+      {cuda::append_implementations(), cpu::append_implementations(), reference::append_implementations()});
+}
+
+template <>
+std::vector<AttendImplementation> implementations<AttendCall>() {
+  return joined<AttendCall>(
+      {cuda::attend_implementations(), cpu::attend_implementations(), reference::attend_implementations()});
+}
+
+}  // namespace dispatch
+
+// The books change between the last check and the first write: whatever throws leaves the cache as it was. Targets are
+// names of attention kernels: one that is forced does not apply here, where numbers are only moved.
+void append(KvCache& cache, ConstTensorView k, ConstTensorView v, std::span<const KvStep> steps,
+            const AppendParams& params, const Execution& execution) {
+  AppendCall call = make_append_call(cache.state(), k, v, steps, params, execution);
+  const AppendImplementation& chosen = dispatch::choose("append", call, {});
+  commit_append_call(cache.state(), steps, call);
+  chosen.run(call);
+}
+
+void attend(const KvCache& cache, ConstTensorView q, TensorView out, std::span<const KvStep> steps,
+            const AttendParams& params, const AttendStats& stats, const Execution& execution) {
+  const AttendCall call = make_attend_call(cache.state(), q, out, steps, params, stats, execution);
+  dispatch::choose("attend", call).run(call);
+}
+
+Explanation explain_attend(const KvCache& cache, ConstTensorView q, TensorView out, std::span<const KvStep> steps,
+                           const AttendParams& params, const AttendStats& stats, const Execution& execution) {
+  return dispatch::explain_call(
+      [&] { return make_attend_call(cache.state(), q, out, steps, params, stats, execution); });
+}
+
+}  // namespace rootdk

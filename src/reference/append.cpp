@@ -1,0 +1,115 @@
+// The specification of append: rotate in double, round once, write at the position's place. Pages that another sequence
+// holds too have been given a successor by then; their tokens are copied first, in every layer.
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "core/kv_call.h"
+#include "core/strided.h"
+#include "reference/implementations.h"
+
+namespace rootdk::reference {
+namespace {
+
+// tokens rows of every head and layer, from one page to another. The view is [layers, pages, kv_heads, page_size(,
+// dim)].
+void copy_page(const TensorView& view, const PageCopy& copy) {
+  if (!view.defined()) return;
+  const std::size_t element = size_of(view.dtype);
+  const std::size_t row = element * static_cast<std::size_t>(view.rank == 5 ? view.size(4) : 1);
+  auto* base = view.as<std::byte>();
+  for (std::int64_t layer = 0; layer < view.size(0); ++layer) {
+    for (std::int64_t head = 0; head < view.size(2); ++head) {
+      auto at = [&](std::int64_t page) {
+        return base + static_cast<std::size_t>((layer * view.size(1) + page) * view.size(2) + head) *
+                          static_cast<std::size_t>(view.size(3)) * row;
+      };
+      std::memcpy(at(copy.to), at(copy.from), static_cast<std::size_t>(copy.tokens) * row);
+    }
+  }
+}
+
+// int8: the largest magnitude becomes 127. A row that is not finite gets the scale NaN, so that it shows.
+float quantise(const std::vector<double>& row, std::int8_t* to) {
+  double largest = 0;
+  for (const double x : row) {
+    if (!std::isfinite(x)) largest = std::numeric_limits<double>::quiet_NaN();
+    if (std::fabs(x) > largest) largest = std::fabs(x);
+  }
+  const auto scale = static_cast<float>(largest / 127);
+  for (std::size_t d = 0; d < row.size(); ++d) {
+    to[d] = scale > 0 ? static_cast<std::int8_t>(std::lrint(std::fmin(std::fmax(row[d] / scale, -127), 127))) : 0;
+  }
+  return scale;
+}
+
+// One of k and v: rows [1, kv_heads, tokens, dim] on their way into a layer's pages.
+struct Part {
+  ConstTensorView rows;
+  TensorView pages, scales;
+  const Rotation* rotation = nullptr;  // null: as it is
+};
+
+void store_row(const Part& part, std::vector<double>& row, std::int64_t offset) {
+  const auto dim = static_cast<std::int64_t>(row.size());
+  if (part.pages.dtype == DType::i8) {
+    part.scales.as<float>()[offset] = quantise(row, part.pages.as<std::int8_t>() + offset * dim);
+    return;
+  }
+  with_floating_type(part.pages.dtype, [&](auto type) {
+    auto* to = part.pages.as<decltype(type)>() + offset * dim;
+    for (std::int64_t d = 0; d < dim; ++d) to[d] = from_double<decltype(type)>(row[static_cast<std::size_t>(d)]);
+  });
+}
+
+template <class From>
+void append_token(const AppendCall& call, const Part& part, const KvSpan& span, std::int64_t i) {
+  const auto from = read<From, 4>(part.rows);
+  const KvShape& shape = call.shape;
+  const std::int64_t position = span.position + i, dim = part.rows.size(3);
+  const std::int64_t page = span.pages[position / shape.page_size];
+  std::vector<double> row(static_cast<std::size_t>(dim)), cosine, sine;
+  if (part.rotation) {
+    cosine.resize(part.rotation->frequency.size());
+    sine.resize(cosine.size());
+    part.rotation->angles(position, cosine, sine);
+  }
+  for (std::int64_t head = 0; head < shape.kv_heads; ++head) {
+    for (std::int64_t d = 0; d < dim; ++d) {
+      row[static_cast<std::size_t>(d)] = to_double(from(0, head, span.row + i, d));
+    }
+    if (part.rotation) part.rotation->apply(row, cosine, sine);
+    // Row of [layers, pages, kv_heads, page_size].
+    const std::int64_t block = (call.layer * part.pages.size(1) + page) * shape.kv_heads + head;
+    store_row(part, row, block * shape.page_size + position % shape.page_size);
+  }
+}
+
+void append(const AppendCall& call) {
+  for (const PageCopy& copy : call.copies) {
+    for (const TensorView& view : {call.storage.k, call.storage.v, call.storage.k_scales, call.storage.v_scales}) {
+      copy_page(view, copy);
+    }
+  }
+  const Part keys{call.k, call.storage.k, call.storage.k_scales, call.rotation.empty() ? nullptr : &call.rotation};
+  const Part values{call.v, call.storage.v, call.storage.v_scales};
+  for (const KvSpan& span : call.spans) {
+    for (const Part& part : {keys, values}) {
+      with_floating_type(part.rows.dtype, [&](auto type) {
+        for (std::int64_t i = 0; i < span.tokens; ++i) append_token<decltype(type)>(call, part, span, i);
+      });
+    }
+  }
+}
+
+std::string refuse_append(const AppendCall& call) { return refuse_device(call.k.device); }
+
+constexpr AppendImplementation kAppend[] = {{.name = "reference", .refuse = refuse_append, .run = append}};
+
+}  // namespace
+
+std::span<const AppendImplementation> append_implementations() { return kAppend; }
+
+}  // namespace rootdk::reference

@@ -125,7 +125,8 @@ Generation generate(const Transformer& model, std::vector<std::int32_t> prompt, 
     result.ids.push_back(next);
     ++result.new_tokens;
     if (on_token && !on_token(next)) break;
-    if (std::find(config.end_tokens.begin(), config.end_tokens.end(), next) != config.end_tokens.end()) break;
+    const std::vector<std::int32_t>& ends = config.end_tokens;
+    if (params.stop_at_end && std::find(ends.begin(), ends.end(), next) != ends.end()) break;
   }
   return result;
 }

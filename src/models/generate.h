@@ -22,7 +22,8 @@ std::int32_t sample(std::span<const float> logits, const SamplingParams& params,
 struct GenerateParams {
   std::int64_t max_new = 64;
   SamplingParams sampling{};
-  bool cache = true;  // false: computes the whole sequence anew for each token
+  bool stop_at_end = true;  // false: end tokens are tokens like others
+  bool cache = true;        // false: computes the whole sequence anew for each token
   Executor* executor = nullptr;
 };
 

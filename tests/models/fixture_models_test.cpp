@@ -86,7 +86,8 @@ TEST_P(FixtureModel, GreedyContinuationWithAndWithoutCache) {
   const std::size_t start = model.config().encoder ? 1 : prompt.size();
   for (const bool cache : {true, false}) {
     const Generation generation =
-        generate(model, prompt, {.max_new = static_cast<std::int64_t>(greedy.size() - start), .cache = cache});
+        generate(model, prompt,
+                 {.max_new = static_cast<std::int64_t>(greedy.size() - start), .stop_at_end = false, .cache = cache});
     EXPECT_EQ(generation.ids, greedy) << (cache ? "with" : "without") << " cache";
   }
 }

@@ -283,15 +283,18 @@ void ForwardRun::reset(const ForwardBlock& block) const {
 void ForwardRun::finish(const Slot& slot, const ForwardBlock& block, const Pair& pair, std::int64_t first_row) {
   const std::int64_t group = call_.shape.group();
   const RowStates& state = block.state;
+  const float scale = block.rule->transforms ? 1.0f : block.rule->scale;
   for (int r = 0; r < block.row_count; ++r) {
     const std::int64_t i = (first_row + r) / group, head = pair.kv_head * group + (first_row + r) % group;
     const RowEnd end{.max = state.max[r],
+                     .scale = scale,
+                     .fused = plan_.sizes.geometry.fused,
                      .sum = state.sum[r],
                      .weighted = state.weighted ? state.weighted[r] : 0.0f,
                      .squares = state.squares ? state.squares[r] : 0.0f,
                      .sink = query_rows_.sink(head)};
     const RowNormaliser normaliser = statistics_.finish(end, pair.span.batch_entry, head, pair.span.q_begin + i);
-    slot.factors[r] = normaliser.scale * call_.dropout.keep_scale;
+    slot.factors[r] = normaliser.factor * call_.dropout.keep_scale;
     if (normalisers_) normalisers_[normaliser_index(pair, first_row + r)] = normaliser;
     if (block.pooled.segments) pool_row(block, pair, first_row + r, r, normaliser);
   }

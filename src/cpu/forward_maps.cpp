@@ -60,11 +60,12 @@ void ForwardRun::pool_row(const ForwardBlock& block, const Pair& pair, std::int6
     current = map_row;
   }
   double* cells = cells_[static_cast<std::size_t>(pair.slot)].data() + r % group * columns;
+  const float base = normaliser.max * (block.rule->transforms ? 1.0f : block.rule->scale);
   for (std::int64_t s = 0; s < block.pooled.segments; ++s) {
     const float sum = block.pooled.sums[local * block.pooled.segments + s];
     if (sum == 0.0f) continue;
     const double max = block.pooled.maxima[local * block.pooled.segments + s];
-    cells[segment_cells_[static_cast<std::size_t>(s)]] += sum * std::exp2(max - normaliser.max) * normaliser.scale;
+    cells[segment_cells_[static_cast<std::size_t>(s)]] += sum * std::exp2(max - base) * normaliser.factor;
   }
   if (r == pair.blocks.rows - 1) flush_cells(pair, map_row);
 }
@@ -118,7 +119,7 @@ void ForwardRun::column_mass(Slot& slot, const Pair& pair, std::int64_t tile, co
         const std::int64_t combined = (i + r) * group + head;
         slot.rows[r] = row(pair, combined);
         slot.row_max[r] = normalisers_[normaliser_index(pair, combined)].max;
-        slot.row_scale[r] = normalisers_[normaliser_index(pair, combined)].scale;
+        slot.row_scale[r] = normalisers_[normaliser_index(pair, combined)].factor;
       }
       pack_queries(slot, rows);
       std::fill_n(slot.columns, g.tile_keys, 0.0f);
@@ -164,7 +165,7 @@ void ForwardRun::exact_weights(Slot& slot, const Pair& pair, const Step& step) {
       const std::int64_t combined = i * group + g;
       slot.rows[rows] = row(pair, combined);
       slot.row_max[rows] = normalisers_[normaliser_index(pair, combined)].max;
-      slot.row_scale[rows] = normalisers_[normaliser_index(pair, combined)].scale;
+      slot.row_scale[rows] = normalisers_[normaliser_index(pair, combined)].factor;
       targets[rows] = &weights(pair.span.batch_entry, pair.kv_head * group + g, w, pair.span.kv_begin);
       if (++rows == kMaxBlockRows) run_rows();
     }

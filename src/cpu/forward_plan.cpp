@@ -32,7 +32,8 @@ ForwardSizes sizes_of(const ForwardCall& call, const KernelTable& kernels, std::
           : 0;
   s.slot_bytes = Workspace::aligned(kernels.forward_scratch_bytes(head_dim, value_dim)) +
                  Workspace::aligned(kMaxBlockRows * static_cast<std::size_t>(s.depth) * element) +
-                 Workspace::aligned(kMaxBlockRows * sizeof(QueryRow)) + Workspace::aligned(kMaxBlockRows * s.state_bytes) +
+                 Workspace::aligned(kMaxBlockRows * sizeof(QueryRow)) +
+                 Workspace::aligned(kMaxBlockRows * s.state_bytes) +
                  Workspace::aligned(kMaxBlockRows * 3 * sizeof(float)) + Workspace::aligned(normalised) +
                  Workspace::aligned(static_cast<std::size_t>(g.tile_keys) * sizeof(float)) + 16 * Workspace::kAlignment;
   return s;
@@ -44,9 +45,10 @@ std::int64_t pooled_segments(const ForwardCall& call, std::int64_t tiles) {
 
 // Everything but the packed tiles and the states between spans.
 std::size_t fixed_bytes(const ForwardPlan& plan) {
-  const std::size_t second = plan.second_pass ? static_cast<std::size_t>(plan.chunk_pairs * plan.rows) *
-                                                        plan.sizes.row_bytes + Workspace::kAlignment
-                                              : 0;
+  const std::size_t second =
+      plan.second_pass
+          ? static_cast<std::size_t>(plan.chunk_pairs * plan.rows) * plan.sizes.row_bytes + Workspace::kAlignment
+          : 0;
   return static_cast<std::size_t>(plan.slots) * plan.sizes.slot_bytes + second + 4 * Workspace::kAlignment;
 }
 
@@ -71,8 +73,8 @@ void split_pair(ForwardPlan& plan, std::size_t limit, std::int64_t block_rows) {
 
 RowBlocks::RowBlocks(std::int64_t row_count, int register_rows) : rows(row_count) {
   const std::int64_t blocks = std::max<std::int64_t>(1, ceil_div(rows, kMaxBlockRows));
-  block_rows = std::min<std::int64_t>(kMaxBlockRows, round_up(std::max<std::int64_t>(1, ceil_div(rows, blocks)),
-                                                              register_rows));
+  block_rows =
+      std::min<std::int64_t>(kMaxBlockRows, round_up(std::max<std::int64_t>(1, ceil_div(rows, blocks)), register_rows));
 }
 
 std::size_t ForwardPlan::bytes() const {

@@ -25,8 +25,8 @@ class ForwardRun {
     void* packed_q = nullptr;
     QueryRow* rows = nullptr;
     RowStates state;
-    float* sums = nullptr;    // pooled map: [rows, segments]
-    float* maxima = nullptr;  // pooled map: [rows, segments]
+    float* sums = nullptr;        // pooled map: [rows, segments]
+    float* maxima = nullptr;      // pooled map: [rows, segments]
     float* factors = nullptr;     // [rows]
     float* row_max = nullptr;     // [rows] of the second pass
     float* row_scale = nullptr;   // [rows] of the second pass
@@ -94,8 +94,8 @@ class ForwardRun {
   std::byte* packed_keys_ = nullptr;
   std::byte* packed_values_ = nullptr;
   std::uint8_t* not_finite_ = nullptr;
-  Slot between_;                            // states of chunk_rows rows, where the keys come in several spans
-  RowNormaliser* normalisers_ = nullptr;    // [chunk_pairs, rows]
+  Slot between_;                          // states of chunk_rows rows, where the keys come in several spans
+  RowNormaliser* normalisers_ = nullptr;  // [chunk_pairs, rows]
   std::vector<std::int64_t> segment_bounds_;
   std::vector<std::int64_t> segment_cells_;
   std::vector<std::vector<double>> cells_;  // per pair of the chunk: [group, columns] of the cell row in work

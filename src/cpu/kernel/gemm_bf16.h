@@ -31,8 +31,7 @@ void bf16_tile(Left<uint32_t> a, const uint16_t* b, int pairs, float* c, ptrdiff
     for (int j = 0; j < NV; ++j) right[j] = reinterpret_cast<__m512bh>(_mm512_loadu_si512(b + 2 * j * kWidth));
 #pragma GCC unroll 8
     for (int i = 0; i < R; ++i) {
-      const auto left =
-          reinterpret_cast<__m512bh>(_mm512_set1_epi32(static_cast<int>(row[i][k * a.depth_stride])));
+      const auto left = reinterpret_cast<__m512bh>(_mm512_set1_epi32(static_cast<int>(row[i][k * a.depth_stride])));
 #pragma GCC unroll 8
       for (int j = 0; j < NV; ++j) sum[i][j] = _mm512_dpbf16_ps(sum[i][j], left, right[j]);
     }

@@ -69,8 +69,8 @@ void pack_float_keys(const SourceRows& source, float* packed) {
       const int dims = smaller(kWidth, source.dim - d);
       for (int part = 0; part < kPanel; part += kWidth) {
         const int count = larger(0, smaller(kWidth, source.rows - first - part));
-        pack_transposed_square<StoredType>(keys + (first + part) * source.row_stride + d, source.row_stride, count, dims,
-                                           packed + static_cast<ptrdiff_t>(d) * kPanel + part);
+        pack_transposed_square<StoredType>(keys + (first + part) * source.row_stride + d, source.row_stride, count,
+                                           dims, packed + static_cast<ptrdiff_t>(d) * kPanel + part);
       }
     }
   }
@@ -98,13 +98,11 @@ bool pack_float_values(const SourceRows& source, float* packed, int64_t panel_st
 struct FloatPacking {
   static void rows(const SourceRows& source, void* packed, float* scratch) {
     const SourceRows rows = source.normalise ? normalised(source, scratch) : source;
-    with_stored(rows.kind,
-                [&](auto stored) { pack_float_rows<decltype(stored)>(rows, static_cast<float*>(packed)); });
+    with_stored(rows.kind, [&](auto stored) { pack_float_rows<decltype(stored)>(rows, static_cast<float*>(packed)); });
   }
   static void keys(const SourceRows& source, void* packed, float* scratch) {
     const SourceRows rows = source.normalise ? normalised(source, scratch) : source;
-    with_stored(rows.kind,
-                [&](auto stored) { pack_float_keys<decltype(stored)>(rows, static_cast<float*>(packed)); });
+    with_stored(rows.kind, [&](auto stored) { pack_float_keys<decltype(stored)>(rows, static_cast<float*>(packed)); });
   }
   static bool values(const SourceRows& source, void* packed, int64_t panel_stride) {
     return with_stored(source.kind, [&](auto stored) {

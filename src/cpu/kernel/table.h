@@ -14,7 +14,8 @@ struct Kernels {
             .panel = Gemm::kPanel,
             .rows = Gemm::kRows,
             .depth_step = Gemm::kDepthStep,
-            .tile_keys = ForwardKernel<Gemm>::tile_keys(head_dim, value_dim)};
+            .tile_keys = ForwardKernel<Gemm>::tile_keys(head_dim, value_dim),
+            .fused = Simd::kFused};
   }
   static size_t forward_scratch_bytes(int head_dim, int value_dim) {
     return ForwardScratch<Gemm>::bytes(ForwardKernel<Gemm>::tile_keys(head_dim, value_dim));

@@ -14,6 +14,7 @@ struct Simd {
   static constexpr int kWidth = 16;
   static constexpr int kPanelVectors = 4;  // 6 x 4 accumulators of the 32 registers
   static constexpr int kRows = 6;
+  static constexpr bool kFused = true;  // fma rounds once
 
   static Vec load(const float* p) { return _mm512_loadu_ps(p); }
   static void store(float* p, Vec x) { _mm512_storeu_ps(p, x); }
@@ -45,7 +46,9 @@ struct Simd {
   static float reduce_add(Vec x) { return _mm512_reduce_add_ps(x); }
   static float reduce_max(Vec x) { return _mm512_reduce_max_ps(x); }
 
-  static Vec load_bf16(const uint16_t* p) { return widen_bf16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
+  static Vec load_bf16(const uint16_t* p) {
+    return widen_bf16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
   static Vec load_bf16_first(const uint16_t* p, int n) { return widen_bf16(_mm256_maskz_loadu_epi16(first(n), p)); }
   static Vec load_f16(const uint16_t* p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));

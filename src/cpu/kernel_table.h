@@ -135,6 +135,8 @@ struct KernelTable {
   // out rows = state.out * factor[row], in the caller's element type.
   void (*store_rows)(const ForwardBlock& block, const float* factor, ElementKind kind) = nullptr;
   void (*weights_block)(const WeightsBlock& block) = nullptr;
+  // Runs the target's multiply-adds on registers alone and returns how many operations that were.
+  int64_t (*peak)(int64_t rounds, float* sum) = nullptr;
 };
 
 // One function per target that this build has; see targets/.

@@ -2,7 +2,7 @@
 
 // Register-blocked products of f32 on packed panels. Included once per target: internal linkage.
 
-#include "cpu/simd/common.h"
+#include "cpu/kernel/peak.h"
 
 namespace rootdk::cpu {
 namespace {
@@ -80,6 +80,7 @@ struct FloatGemm {
 
   struct Thread {};  // state a thread needs around its products: none
 
+  static int64_t peak(int64_t rounds, float* sum) { return float_peak(rounds, sum); }
   static float widen(float x) { return x; }
   // Two vectors of weights as a left operand.
   static void store_weights(float* to, Vec first, Vec second) {

@@ -11,8 +11,10 @@ namespace {
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 std::int64_t round_up(std::int64_t a, std::int64_t b) { return ceil_div(a, b) * b; }
 
-// Packed keys that stay in the cache between packing and use, a thread.
-constexpr std::size_t kCacheBytes = std::size_t{8} << 20;
+// Packed keys that stay in a core's own cache between packing and use.
+constexpr std::size_t kCoreCacheBytes = std::size_t{1} << 20;
+// Packed keys that all threads take from memory at a time, a thread.
+constexpr std::size_t kChunkBytes = std::size_t{8} << 20;
 
 ForwardSizes sizes_of(const ForwardCall& call, const KernelTable& kernels, std::int64_t segments) {
   const int head_dim = static_cast<int>(call.shape.head_dim), value_dim = static_cast<int>(call.shape.value_dim);
@@ -101,12 +103,19 @@ ForwardPlan plan_forward(const ForwardCall& call, const KernelTable& kernels, in
   plan.slots = static_cast<int>(std::clamp<std::int64_t>(tasks, 1, threads));
   const std::size_t limit = call.execution.workspace_limit;
   const std::size_t pair_bytes = static_cast<std::size_t>(plan.tiles) * plan.sizes.tile_bytes;
-  const std::size_t cache = kCacheBytes * static_cast<std::size_t>(plan.slots);
-  plan.chunk_pairs = std::clamp<std::int64_t>(static_cast<std::int64_t>(cache / pair_bytes), 1, plan.pairs);
+  plan.pair_tasks = plan.slots == 1 || (pair_bytes <= kCoreCacheBytes && plan.pairs >= 4 * plan.slots);
+  const std::size_t chunk = kChunkBytes * static_cast<std::size_t>(plan.slots);
+  plan.chunk_pairs = plan.pair_tasks ? plan.slots
+                                     : std::clamp<std::int64_t>(static_cast<std::int64_t>(chunk / pair_bytes), 1,
+                                                                std::max<std::int64_t>(1, plan.pairs));
   if (limit == 0) return plan;
-  while (plan.chunk_pairs > 1 && plan.bytes() > limit) plan.chunk_pairs = (plan.chunk_pairs + 1) / 2;
-  while (plan.slots > 1 && plan.bytes() > limit) --plan.slots;
+  while (!plan.pair_tasks && plan.chunk_pairs > 1 && plan.bytes() > limit) plan.chunk_pairs /= 2;
+  while (plan.slots > 1 && plan.bytes() > limit) {
+    --plan.slots;
+    if (plan.pair_tasks) plan.chunk_pairs = plan.slots;
+  }
   if (plan.bytes() > limit) {
+    plan.pair_tasks = false;
     plan.slots = static_cast<int>(std::clamp<std::int64_t>(tasks, 1, threads));
     split_pair(plan, limit - std::min(limit, 16 * Workspace::kAlignment), blocks.block_rows);
   }

@@ -43,6 +43,7 @@ struct ForwardPlan {
   bool second_pass = false;      // column_mass or weights
   int slots = 1;                 // threads that work at once
   std::int64_t chunk_pairs = 1;  // packed at once
+  bool pair_tasks = false;       // short sequences: a task packs a pair and attends to it, in memory of its slot
   std::int64_t span_tiles = 0;   // of a pair packed at once
   std::int64_t chunk_rows = 0;   // of a pair in work at once, where not all tiles are
   bool whole() const { return span_tiles >= tiles; }

@@ -103,7 +103,8 @@ struct ForwardBlock {
   const QueryRow* rows = nullptr;
   int row_count = 0;
   int head_dim = 0, value_dim = 0;
-  const void* packed_q = nullptr;  // [row_count rounded up, head_dim padded], by pack_rows
+  const void* q = nullptr;  // the left operand: packed by pack_rows, or the tensor itself where it has that layout
+  int64_t q_stride = 0;     // elements from row to row
   PackedKeys keys;
   RowStates state;
   PooledSegments pooled;

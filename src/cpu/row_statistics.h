@@ -29,6 +29,7 @@ class RowStatistics {
  public:
   explicit RowStatistics(const AttentionStats& stats);
 
+  bool any() const { return any_; }
   // Entropy and sum_p2, which need sums of their own inside the kernel.
   bool needs_sums() const { return entropy_ || sum_p2_; }
 

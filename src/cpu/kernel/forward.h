@@ -160,9 +160,7 @@ class ForwardKernel {
     return false;
   }
 
-  const Element* packed_row(int r) const {
-    return static_cast<const Element*>(block_.packed_q) + static_cast<ptrdiff_t>(r) * depth_;
-  }
+  const Element* query(int r) const { return static_cast<const Element*>(block_.q) + r * block_.q_stride; }
 
   // scores [rows, columns] = q k^T
   void score(const Piece& p) {
@@ -173,13 +171,13 @@ class ForwardKernel {
       if constexpr (Gemm::kUnit == 1) {
         if (rule_.score == ScoreKind::additive) {
           for (int i = 0; i < p.rows; ++i) {
-            additive_scores(block_.rows[p.first_row + i], rule_.additive_stride, packed_row(p.first_row + i), keys,
-                            kPanel, block_.head_dim, columns, scratch_.scores + i * tile_ + t);
+            additive_scores(block_.rows[p.first_row + i], rule_.additive_stride, query(p.first_row + i), keys, kPanel,
+                            block_.head_dim, columns, scratch_.scores + i * tile_ + t);
           }
           continue;
         }
       }
-      const Left<Unit> q{reinterpret_cast<const Unit*>(packed_row(p.first_row)), depth_ / Gemm::kUnit};
+      const Left<Unit> q{reinterpret_cast<const Unit*>(query(p.first_row)), block_.q_stride / Gemm::kUnit};
       Gemm::multiply(p.rows, columns, q, keys, depth_, scratch_.scores + t, tile_);
     }
   }

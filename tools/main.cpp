@@ -38,6 +38,8 @@ int main(int argc, char** argv) {
   rootdk::tools::add_attend_command(program);
   rootdk::tools::add_explain_command(program);
   rootdk::tools::add_bench_command(program);
+  rootdk::tools::add_forward_command(program);
+  rootdk::tools::add_generate_command(program);
   rootdk::tools::add_version_command(program);
   try {
     program.parse(argc, argv);

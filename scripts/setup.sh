@@ -3,7 +3,7 @@
 # usage: scripts/setup.sh build|test|check|bench|format|wheel
 set -euo pipefail
 
-build="g++ cmake ninja-build ccache pkg-config nlohmann-json3-dev libcli11-dev libopenblas-dev"
+build="g++ cmake ninja-build ccache pkg-config nlohmann-json3-dev libcli11-dev libopenblas-dev libdnnl-dev"
 test="$build libgtest-dev libgmock-dev librapidcheck-dev binutils python3"
 check="$test clang-14 libclang-rt-14-dev g++-12-aarch64-linux-gnu qemu-user"
 bench="$build python3"

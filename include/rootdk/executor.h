@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "rootdk/export.h"
 
@@ -21,8 +22,9 @@ class ROOTDK_API Executor {
   // Convenience over run() for any callable that takes the index.
   template <class Body>
   void parallel_for(std::int64_t count, Body&& body) {
+    using Callable = std::remove_reference_t<Body>;
     run(
-        count, [](void* context, std::int64_t index) { (*static_cast<Body*>(context))(index); },
+        count, [](void* context, std::int64_t index) { (*static_cast<Callable*>(context))(index); },
         const_cast<void*>(static_cast<const void*>(&body)));
   }
 };

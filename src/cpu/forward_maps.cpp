@@ -1,0 +1,174 @@
+// What a forward call tells beyond its rows: the pooled map, and in a second pass column_mass and exact weights.
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/strided.h"
+#include "cpu/forward_run.h"
+
+namespace rootdk::cpu {
+namespace {
+
+std::int64_t cell_begin(std::int64_t cell, std::int64_t length, std::int64_t cells) { return cell * length / cells; }
+
+// The cell that holds an index: the last that begins at or before it.
+std::int64_t cell_of(std::int64_t index, std::int64_t length, std::int64_t cells) {
+  return ((index + 1) * cells - 1) / length;
+}
+
+}  // namespace
+
+void ForwardRun::make_segments() {
+  const std::int64_t columns = call_.stats.pooled_map.size(3), length = call_.shape.kv_len;
+  const std::int64_t tile = plan_.sizes.geometry.tile_keys;
+  segment_bounds_.push_back(0);
+  for (std::int64_t c = 0; c < columns; ++c) {
+    const std::int64_t end = cell_begin(c + 1, length, columns);
+    while (segment_bounds_.back() < end) {
+      const std::int64_t tile_end = (segment_bounds_.back() / tile + 1) * tile;
+      segment_bounds_.push_back(std::min(end, tile_end));
+      segment_cells_.push_back(c);
+    }
+  }
+}
+
+void ForwardRun::pool_row(const ForwardBlock& block, const Pair& pair, std::int64_t r, int local,
+                          RowNormaliser normaliser) {
+  const std::int64_t group = call_.shape.group(), i = r / group, columns = call_.stats.pooled_map.size(3);
+  const std::int64_t map_rows = call_.stats.pooled_map.size(2), map_row = cell_of(i, call_.shape.q_len, map_rows);
+  auto& current = cell_row_[static_cast<std::size_t>(pair.slot)];
+  if (map_row != current) {
+    flush_cells(pair, current);
+    current = map_row;
+  }
+  double* cells = cells_[static_cast<std::size_t>(pair.slot)].data() + r % group * columns;
+  for (std::int64_t s = 0; s < block.pooled.segments; ++s) {
+    const float sum = block.pooled.sums[local * block.pooled.segments + s];
+    if (sum == 0.0f) continue;
+    const double max = block.pooled.maxima[local * block.pooled.segments + s];
+    cells[segment_cells_[static_cast<std::size_t>(s)]] += sum * std::exp2(max - normaliser.max) * normaliser.scale;
+  }
+  if (r == pair.blocks.rows - 1) flush_cells(pair, map_row);
+}
+
+void ForwardRun::flush_cells(const Pair& pair, std::int64_t map_row) {
+  const std::int64_t group = call_.shape.group(), columns = call_.stats.pooled_map.size(3);
+  const std::int64_t map_rows = call_.stats.pooled_map.size(2), length = call_.shape.q_len;
+  const auto map = write<float, 4>(call_.stats.pooled_map);
+  const auto queries =
+      static_cast<double>(cell_begin(map_row + 1, length, map_rows) - cell_begin(map_row, length, map_rows));
+  std::vector<double>& cells = cells_[static_cast<std::size_t>(pair.slot)];
+  for (std::int64_t g = 0; g < group; ++g) {
+    for (std::int64_t c = 0; c < columns; ++c) {
+      map(pair.sequence, pair.kv_head * group + g, map_row, c) =
+          static_cast<float>(cells[static_cast<std::size_t>(g * columns + c)] / queries);
+    }
+  }
+  std::fill(cells.begin(), cells.end(), 0.0);
+}
+
+// Keys that no row sees keep a mass and a weight of zero.
+void ForwardRun::clear_second_outputs() {
+  if (call_.stats.column_mass.defined()) {
+    const auto mass = write<float, 3>(call_.stats.column_mass);
+    const TensorView& view = call_.stats.column_mass;
+    for (std::int64_t b = 0; b < view.size(0); ++b) {
+      for (std::int64_t h = 0; h < view.size(1); ++h) {
+        for (std::int64_t j = 0; j < view.size(2); ++j) mass(b, h, j) = 0.0f;
+      }
+    }
+  }
+  if (call_.stats.weights.defined()) {
+    const auto weights = write<float, 4>(call_.stats.weights);
+    const TensorView& view = call_.stats.weights;
+    for (std::int64_t b = 0; b < view.size(0); ++b) {
+      for (std::int64_t h = 0; h < view.size(1); ++h) {
+        for (std::int64_t r = 0; r < view.size(2); ++r) {
+          for (std::int64_t j = 0; j < view.size(3); ++j) weights(b, h, r, j) = 0.0f;
+        }
+      }
+    }
+  }
+}
+
+void ForwardRun::second_pass(const Step& step) {
+  if (call_.stats.column_mass.defined()) {
+    const std::int64_t tiles = step.tile_end - step.tile_begin;
+    spread(step.pairs * tiles, [&](Slot& slot, std::int64_t task) {
+      column_mass(slot, pair(step, task / tiles), step.tile_begin + task % tiles, step);
+    });
+  }
+  if (call_.stats.weights.defined()) {
+    spread(step.pairs, [&](Slot& slot, std::int64_t index) { exact_weights(slot, pair(step, index), step); });
+  }
+}
+
+// The mass of the keys of one tile: rows are summed in order, head by head.
+void ForwardRun::column_mass(Slot& slot, const Pair& pair, std::int64_t tile, const Step& step) {
+  const Geometry& g = plan_.sizes.geometry;
+  const std::int64_t first = tile * g.tile_keys, end = std::min(first + g.tile_keys, pair.keys.end);
+  if (first >= end || first + g.tile_keys <= pair.keys.begin) return;
+  const std::int64_t group = call_.shape.group(), here = (tile - step.tile_begin) * g.tile_keys;
+  const auto mass = write<float, 3>(call_.stats.column_mass);
+  for (std::int64_t head = 0; head < group; ++head) {
+    for (std::int64_t i = 0; i < pair.span.q_len; i += kMaxBlockRows) {
+      const int rows = static_cast<int>(std::min<std::int64_t>(kMaxBlockRows, pair.span.q_len - i));
+      for (int r = 0; r < rows; ++r) {
+        const std::int64_t combined = (i + r) * group + head;
+        slot.rows[r] = row(pair, combined);
+        slot.row_max[r] = normalisers_[normaliser_index(pair, combined)].max;
+        slot.row_scale[r] = normalisers_[normaliser_index(pair, combined)].scale;
+      }
+      pack_queries(slot, rows);
+      std::fill_n(slot.columns, g.tile_keys, 0.0f);
+      WeightsBlock block{.block = make_block(slot, pair, step, rows),
+                         .max = slot.row_max,
+                         .factor = slot.row_scale,
+                         .column_sums = slot.columns,
+                         .weights = nullptr};
+      PackedKeys& keys = block.block.keys;
+      keys.keys = static_cast<const std::byte*>(keys.keys) + here * plan_.sizes.depth * g.element_bytes;
+      keys.begin = first;
+      keys.end = end;
+      kernels_.weights_block(block);
+      for (std::int64_t j = first; j < end; ++j) {
+        mass(pair.span.batch_entry, pair.kv_head * group + head, pair.span.kv_begin + j) += slot.columns[j - first];
+      }
+    }
+  }
+}
+
+void ForwardRun::exact_weights(Slot& slot, const Pair& pair, const Step& step) {
+  const auto weights = write<float, 4>(call_.stats.weights);
+  const ConstTensorView& chosen = call_.stats.weight_rows;
+  const std::int64_t group = call_.shape.group(), count = call_.stats.weights.size(2);
+  float* targets[kMaxBlockRows];
+  int rows = 0;
+  auto run_rows = [&] {
+    if (rows == 0) return;
+    pack_queries(slot, rows);
+    kernels_.weights_block({.block = make_block(slot, pair, step, rows),
+                            .max = slot.row_max,
+                            .factor = slot.row_scale,
+                            .column_sums = nullptr,
+                            .weights = targets,
+                            .weights_stride = call_.stats.weights.stride(3)});
+    rows = 0;
+  };
+  for (std::int64_t w = 0; w < count; ++w) {
+    const std::int64_t tensor_row = chosen.defined() ? read<std::int32_t, 1>(chosen)(w) : w;
+    const std::int64_t i = tensor_row - pair.span.q_begin;
+    if (i < 0 || i >= pair.span.q_len) continue;
+    for (std::int64_t g = 0; g < group; ++g) {
+      const std::int64_t combined = i * group + g;
+      slot.rows[rows] = row(pair, combined);
+      slot.row_max[rows] = normalisers_[normaliser_index(pair, combined)].max;
+      slot.row_scale[rows] = normalisers_[normaliser_index(pair, combined)].scale;
+      targets[rows] = &weights(pair.span.batch_entry, pair.kv_head * group + g, w, pair.span.kv_begin);
+      if (++rows == kMaxBlockRows) run_rows();
+    }
+  }
+  run_rows();
+}
+
+}  // namespace rootdk::cpu

@@ -1,0 +1,114 @@
+#include "cpu/forward_plan.h"
+
+#include <algorithm>
+
+#include "core/check.h"
+#include "cpu/workspace.h"
+
+namespace rootdk::cpu {
+namespace {
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+std::int64_t round_up(std::int64_t a, std::int64_t b) { return ceil_div(a, b) * b; }
+
+// Packed keys that stay in the cache between packing and use, a thread.
+constexpr std::size_t kCacheBytes = std::size_t{8} << 20;
+
+ForwardSizes sizes_of(const ForwardCall& call, const KernelTable& kernels, std::int64_t segments) {
+  const int head_dim = static_cast<int>(call.shape.head_dim), value_dim = static_cast<int>(call.shape.value_dim);
+  ForwardSizes s;
+  s.geometry = kernels.geometry(head_dim, value_dim);
+  const Geometry& g = s.geometry;
+  s.depth = round_up(head_dim, g.depth_step);
+  s.value_columns = round_up(value_dim, g.panel);
+  const auto element = static_cast<std::size_t>(g.element_bytes);
+  // Its alignment also has room for the flag of the tile.
+  s.tile_bytes = static_cast<std::size_t>(g.tile_keys * (s.depth + s.value_columns)) * element + Workspace::kAlignment;
+  s.state_bytes = static_cast<std::size_t>(4 + s.value_columns + 2 * segments) * sizeof(float);
+  s.row_bytes = 2 * sizeof(float);
+  const std::size_t normalised =
+      call.params.score == Score::cosine
+          ? static_cast<std::size_t>(std::max(g.tile_keys, kMaxBlockRows) * head_dim) * sizeof(float)
+          : 0;
+  s.slot_bytes = Workspace::aligned(kernels.forward_scratch_bytes(head_dim, value_dim)) +
+                 Workspace::aligned(kMaxBlockRows * static_cast<std::size_t>(s.depth) * element) +
+                 Workspace::aligned(kMaxBlockRows * sizeof(QueryRow)) + Workspace::aligned(kMaxBlockRows * s.state_bytes) +
+                 Workspace::aligned(kMaxBlockRows * 3 * sizeof(float)) + Workspace::aligned(normalised) +
+                 Workspace::aligned(static_cast<std::size_t>(g.tile_keys) * sizeof(float)) + 16 * Workspace::kAlignment;
+  return s;
+}
+
+std::int64_t pooled_segments(const ForwardCall& call, std::int64_t tiles) {
+  return call.stats.pooled_map.defined() ? call.stats.pooled_map.size(3) + tiles : 0;
+}
+
+// Everything but the packed tiles and the states between spans.
+std::size_t fixed_bytes(const ForwardPlan& plan) {
+  const std::size_t second = plan.second_pass ? static_cast<std::size_t>(plan.chunk_pairs * plan.rows) *
+                                                        plan.sizes.row_bytes + Workspace::kAlignment
+                                              : 0;
+  return static_cast<std::size_t>(plan.slots) * plan.sizes.slot_bytes + second + 4 * Workspace::kAlignment;
+}
+
+// Cuts the keys of a pair into spans and its rows into chunks so that the call keeps to `limit`.
+void split_pair(ForwardPlan& plan, std::size_t limit, std::int64_t block_rows) {
+  plan.chunk_pairs = 1;
+  const std::size_t row_state = plan.sizes.state_bytes, tile = plan.sizes.tile_bytes;
+  auto need = [&] { return fixed_bytes(plan) + tile + static_cast<std::size_t>(block_rows) * row_state; };
+  while (plan.slots > 1 && need() > limit) --plan.slots;
+  require(need() <= limit, "attention: workspace_limit ", limit, " bytes is below the ", need(),
+          " that the smallest tiles of this call take");
+  const std::size_t spare = limit - fixed_bytes(plan);
+  const std::size_t for_tiles = std::max(tile, spare / 2);
+  plan.span_tiles = std::min<std::int64_t>(plan.tiles, static_cast<std::int64_t>(for_tiles / tile));
+  if (plan.whole()) return;
+  const std::size_t for_rows = spare - static_cast<std::size_t>(plan.span_tiles) * tile;
+  const auto blocks = static_cast<std::int64_t>(for_rows / (static_cast<std::size_t>(block_rows) * row_state));
+  plan.chunk_rows = std::min(round_up(plan.rows, block_rows), std::max<std::int64_t>(1, blocks) * block_rows);
+}
+
+}  // namespace
+
+RowBlocks::RowBlocks(std::int64_t row_count, int register_rows) : rows(row_count) {
+  const std::int64_t blocks = std::max<std::int64_t>(1, ceil_div(rows, kMaxBlockRows));
+  block_rows = std::min<std::int64_t>(kMaxBlockRows, round_up(std::max<std::int64_t>(1, ceil_div(rows, blocks)),
+                                                              register_rows));
+}
+
+std::size_t ForwardPlan::bytes() const {
+  std::size_t total = fixed_bytes(*this);
+  total += static_cast<std::size_t>(chunk_pairs * span_tiles) * sizes.tile_bytes + Workspace::kAlignment;
+  if (!whole()) total += static_cast<std::size_t>(chunk_rows) * sizes.state_bytes + 8 * Workspace::kAlignment;
+  return total;
+}
+
+ForwardPlan plan_forward(const ForwardCall& call, const KernelTable& kernels, int threads) {
+  const AttentionShape& shape = call.shape;
+  ForwardPlan plan;
+  const int tile = kernels.geometry(static_cast<int>(shape.head_dim), static_cast<int>(shape.value_dim)).tile_keys;
+  plan.tiles = std::max<std::int64_t>(1, ceil_div(shape.kv_len, tile));
+  plan.segments = pooled_segments(call, plan.tiles);
+  plan.sizes = sizes_of(call, kernels, plan.segments);
+  plan.pairs = shape.batch * shape.kv_heads;
+  plan.rows = shape.q_len * shape.group();
+  plan.second_pass = call.stats.column_mass.defined() || call.stats.weights.defined();
+  plan.span_tiles = plan.tiles;
+
+  const RowBlocks blocks(plan.rows, plan.sizes.geometry.rows);
+  const std::int64_t tasks = std::max(plan.pairs * blocks.count(), plan.pairs * plan.tiles);
+  plan.slots = static_cast<int>(std::clamp<std::int64_t>(tasks, 1, threads));
+  const std::size_t limit = call.execution.workspace_limit;
+  const std::size_t pair_bytes = static_cast<std::size_t>(plan.tiles) * plan.sizes.tile_bytes;
+  const std::size_t cache = kCacheBytes * static_cast<std::size_t>(plan.slots);
+  plan.chunk_pairs = std::clamp<std::int64_t>(static_cast<std::int64_t>(cache / pair_bytes), 1, plan.pairs);
+  if (limit == 0) return plan;
+  while (plan.chunk_pairs > 1 && plan.bytes() > limit) plan.chunk_pairs = (plan.chunk_pairs + 1) / 2;
+  while (plan.slots > 1 && plan.bytes() > limit) --plan.slots;
+  if (plan.bytes() > limit) {
+    plan.slots = static_cast<int>(std::clamp<std::int64_t>(tasks, 1, threads));
+    split_pair(plan, limit - std::min(limit, 16 * Workspace::kAlignment), blocks.block_rows);
+  }
+  return plan;
+}
+
+}  // namespace rootdk::cpu

@@ -1,0 +1,376 @@
+#pragma once
+
+// The fused forward pass of one block of rows against a span of packed keys:
+//     s = q k^T;  logits;  rescale by the new maximum;  p = 2^(logit - max);  out += p v
+// for each tile of keys and, inside it, each group of rows, so that a tile is read from L2 by all rows of the block.
+// Included once per target: internal linkage.
+
+#include "cpu/kernel/dropout.h"
+#include "cpu/kernel/softmax.h"
+
+namespace rootdk::cpu {
+namespace {
+
+// Working memory of one thread, at 64-byte boundaries.
+template <class Gemm>
+struct ForwardScratch {
+  float* scores;                     // [Gemm::kRows, tile]
+  typename Gemm::Element* weights;   // [Gemm::kRows, tile]; f32 weights take the place of the scores
+  float* factors;                    // [Gemm::kRows]
+  uint16_t* lanes;                   // [tile rounded up to 8 vectors]
+
+  static constexpr size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
+  static constexpr size_t score_bytes(int tile) { return aligned(sizeof(float) * Gemm::kRows * tile); }
+  static constexpr size_t weight_bytes(int tile) {
+    return Gemm::kUnit == 1 ? 0 : aligned(sizeof(typename Gemm::Element) * Gemm::kRows * tile);
+  }
+  static constexpr size_t factor_bytes() { return aligned(sizeof(float) * Gemm::kRows); }
+  static size_t lane_bytes(int tile) { return aligned(sizeof(uint16_t) * round_up(tile, 8 * kWidth)); }
+  static size_t bytes(int tile) { return score_bytes(tile) + weight_bytes(tile) + factor_bytes() + lane_bytes(tile); }
+
+  ForwardScratch(void* memory, int tile) {
+    auto* p = static_cast<unsigned char*>(memory);
+    scores = reinterpret_cast<float*>(p);
+    p += score_bytes(tile);
+    weights = reinterpret_cast<typename Gemm::Element*>(Gemm::kUnit == 1 ? static_cast<unsigned char*>(memory) : p);
+    p += weight_bytes(tile);
+    factors = reinterpret_cast<float*>(p);
+    p += factor_bytes();
+    lanes = reinterpret_cast<uint16_t*>(p);
+  }
+};
+
+template <class Gemm>
+class ForwardKernel {
+ public:
+  using Element = typename Gemm::Element;
+  using Unit = typename Gemm::Unit;
+  static constexpr int kRows = Gemm::kRows;
+  static constexpr int kPanel = Gemm::kPanel;
+  static constexpr int kMaxRows = 96;  // of a block
+
+  // A tile of packed keys and values stays in L2, a group's scores in L1.
+  static int tile_keys(int head_dim, int value_dim) {
+    const int element = static_cast<int>(sizeof(Element));
+    return (head_dim + value_dim) * element <= 2048 ? Gemm::kTileKeys : Gemm::kTileKeys / 2;
+  }
+
+  explicit ForwardKernel(const ForwardBlock& block)
+      : block_(block),
+        rule_(*block.rule),
+        tile_(tile_keys(block.head_dim, block.value_dim)),
+        depth_(round_up(block.head_dim, Gemm::kDepthStep)),
+        scratch_(block.scratch, tile_) {}
+
+  void run() {
+    group_ranges();
+    for (int64_t tile = block_.keys.begin; tile < block_.keys.end; tile += tile_) {
+      for (int group = 0; group * kRows < block_.row_count; ++group) visit(group, tile);
+    }
+  }
+
+ protected:
+  struct Range {
+    int64_t begin, end;
+  };
+  // A group of rows on a piece of a tile.
+  struct Piece {
+    int first_row, rows;
+    int64_t first_key;
+    int keys, columns;
+  };
+
+  // The keys that any row of a group sees.
+  void group_ranges() {
+    for (int group = 0; group * kRows < block_.row_count; ++group) {
+      Range range{block_.keys.end, block_.keys.begin};
+      const int end = smaller((group + 1) * kRows, block_.row_count);
+      for (int r = group * kRows; r < end; ++r) {
+        const QueryRow& row = block_.rows[r];
+        if (row.key_begin >= row.key_end) continue;
+        if (row.key_begin < range.begin) range.begin = row.key_begin;
+        if (row.key_end > range.end) range.end = row.key_end;
+      }
+      ranges_[group] = range;
+    }
+  }
+
+  void visit(int group, int64_t tile) {
+    const Range range = ranges_[group];
+    const int64_t tile_end = tile + tile_ < block_.keys.end ? tile + tile_ : block_.keys.end;
+    const int64_t begin = range.begin > tile ? range.begin / kPanel * kPanel : tile;
+    const int64_t end = range.end < tile_end ? range.end : tile_end;
+    if (begin >= end) return;
+    const int first_row = group * kRows, rows = smaller(kRows, block_.row_count - first_row);
+    if (!rule_.has_block_mask) return attend(piece(first_row, rows, begin, end));
+    // Block-sparse: runs of panels that some row needs. Pooled sums want one piece a tile.
+    for (int64_t key = begin; key < end;) {
+      if (!needed(first_row, rows, key, end)) {
+        key += kPanel;
+        continue;
+      }
+      int64_t stop = key + kPanel;
+      while (stop < end && (block_.pooled.segments > 0 || needed(first_row, rows, stop, end))) stop += kPanel;
+      attend(piece(first_row, rows, key, stop < end ? stop : end));
+      key = stop;
+    }
+  }
+
+  Piece piece(int first_row, int rows, int64_t begin, int64_t end) const {
+    const int keys = static_cast<int>(end - begin);
+    return {first_row, rows, begin, keys, round_up(keys, larger(kPairOfVectors, Gemm::kDepthStep))};
+  }
+
+  // Whether block_mask keeps any of the keys [key, key + panel) for any row of the group.
+  bool needed(int first_row, int rows, int64_t key, int64_t end) const {
+    const int64_t last = (key + kPanel < end ? key + kPanel : end) - 1;
+    for (int r = first_row; r < first_row + rows; ++r) {
+      for (int64_t b = key / rule_.block_keys; b <= last / rule_.block_keys; ++b) {
+        if (block_.rows[r].block_mask[b * rule_.block_mask_stride]) return true;
+      }
+    }
+    return false;
+  }
+
+  void attend(const Piece& p) {
+    score(p);
+    const bool stats = block_.state.weighted != nullptr;
+    if (special(p)) {
+      stats ? softmax<true, true>(p) : softmax<true, false>(p);
+    } else {
+      stats ? softmax<false, true>(p) : softmax<false, false>(p);
+    }
+    const uint8_t* not_finite = block_.keys.values_not_finite;
+    if (not_finite && not_finite[(p.first_key - block_.keys.begin) / tile_]) {
+      add_values_carefully(p);
+    } else {
+      add_values(p);
+    }
+  }
+
+  // Whether the piece needs more than scale and exponential: a mask that cuts it, or a term of the call.
+  bool special(const Piece& p) const {
+    if (rule_.transforms || rule_.has_mask || rule_.has_block_mask || rule_.dropout_threshold ||
+        block_.pooled.segments || p.keys != p.columns) {
+      return true;
+    }
+    for (int r = p.first_row; r < p.first_row + p.rows; ++r) {
+      if (block_.rows[r].key_begin > p.first_key || block_.rows[r].key_end < p.first_key + p.keys) return true;
+    }
+    return false;
+  }
+
+  const Element* packed_row(int r) const {
+    return static_cast<const Element*>(block_.packed_q) + static_cast<ptrdiff_t>(r) * depth_;
+  }
+
+  // scores [rows, columns] = q k^T
+  void score(const Piece& p) {
+    const auto* keys =
+        static_cast<const Element*>(block_.keys.keys) + (p.first_key - block_.keys.begin) * static_cast<int64_t>(depth_);
+    for (int t = 0; t < p.columns; t += kPanel, keys += static_cast<ptrdiff_t>(kPanel) * depth_) {
+      const int columns = smaller(kPanel, p.columns - t);
+      if constexpr (Gemm::kUnit == 1) {
+        if (rule_.score == ScoreKind::additive) {
+          for (int i = 0; i < p.rows; ++i) {
+            additive_scores(block_.rows[p.first_row + i], rule_.additive_stride, packed_row(p.first_row + i), keys,
+                            kPanel, block_.head_dim, columns, scratch_.scores + i * tile_ + t);
+          }
+          continue;
+        }
+      }
+      const Left<Unit> q{reinterpret_cast<const Unit*>(packed_row(p.first_row)), depth_ / Gemm::kUnit};
+      Gemm::multiply(p.rows, columns, q, keys, depth_, scratch_.scores + t, tile_);
+    }
+  }
+
+  template <bool kSpecial, bool kStats>
+  void softmax(const Piece& p) {
+    const float scale = rule_.transforms ? 1.0f : rule_.scale;
+    for (int i = 0; i < p.rows; ++i) {
+      float* row = scratch_.scores + i * tile_;
+      if constexpr (kSpecial) {
+        form_logits({row, p.first_key, p.keys, p.columns}, rule_, block_.rows[p.first_row + i]);
+      }
+      scratch_.factors[i] = raise_max<kStats>(block_.state, p.first_row + i, row_max(row, p.columns) * scale);
+    }
+    for (int i = 0; i < p.rows; ++i) {
+      const int r = p.first_row + i;
+      float* row = scratch_.scores + i * tile_;
+      Element* weights = scratch_.weights + i * tile_;
+      const float max = kSpecial && block_.state.max[r] == kMinusInfinity ? 0.0f : block_.state.max[r];
+      RowSums sums;
+      if (kSpecial && (rule_.dropout_threshold || block_.pooled.segments)) {
+        sums = exponentials<FloatWeights, kStats>(row, p.columns, scale, max, row);
+        pool_and_drop(p, i);
+        for (int t = 0; t < p.columns; t += kPairOfVectors) {
+          Gemm::store_weights(weights + t, Simd::load(row + t), Simd::load(row + t + kWidth));
+        }
+      } else {
+        sums = exponentials<Gemm, kStats>(row, p.columns, scale, max, weights);
+      }
+      block_.state.sum[r] += sums.sum;
+      if constexpr (kStats) {
+        block_.state.weighted[r] += sums.weighted;
+        block_.state.squares[r] += sums.squares;
+      }
+    }
+  }
+
+  // The weights of row i are f32 in the place of its scores.
+  void pool_and_drop(const Piece& p, int i) {
+    float* row = scratch_.scores + i * tile_;
+    const QueryRow& query = block_.rows[p.first_row + i];
+    if (block_.pooled.segments) pool(p, i, row);
+    if (rule_.dropout_threshold) {
+      const DropoutCounter counter{rule_.dropout_seed, query.query, query.head, query.batch};
+      drop_weights(counter, rule_.dropout_threshold, p.first_key, p.columns, row, scratch_.lanes);
+    }
+  }
+
+  void pool(const Piece& p, int i, const float* row) {
+    const PooledSegments& pooled = block_.pooled;
+    const int64_t base = (p.first_row + i) * pooled.segments;
+    int64_t s = 0, after = pooled.segments;  // ends as the last segment that begins at or before the piece
+    while (after - s > 1) {
+      const int64_t middle = (s + after) / 2;
+      (pooled.bounds[middle] <= p.first_key ? s : after) = middle;
+    }
+    for (; s < pooled.segments && pooled.bounds[s] < p.first_key + p.keys; ++s) {
+      const int64_t begin = pooled.bounds[s] - p.first_key, end = pooled.bounds[s + 1] - p.first_key;
+      pooled.sums[base + s] = sum_of(row, begin > 0 ? static_cast<int>(begin) : 0,
+                                     end < p.keys ? static_cast<int>(end) : p.keys);
+      pooled.maxima[base + s] = block_.state.max[p.first_row + i];
+    }
+  }
+
+  static float sum_of(const float* row, int begin, int end) {
+    Vec sum = Simd::zero();
+    int t = begin;
+    for (; t + kWidth <= end; t += kWidth) sum = Simd::add(sum, Simd::load(row + t));
+    if (t < end) sum = Simd::add(sum, Simd::load_first(row + t, end - t));
+    return Simd::reduce_add(sum);
+  }
+
+  // out [rows, value_dim] = factor out + p v
+  void add_values(const Piece& p) {
+    const Left<Unit> weights{reinterpret_cast<const Unit*>(scratch_.weights), tile_ / Gemm::kUnit};
+    const auto* values =
+        static_cast<const Element*>(block_.keys.values) + (p.first_key - block_.keys.begin) * static_cast<int64_t>(kPanel);
+    const int depth = round_up(p.keys, Gemm::kDepthStep);
+    float* out = block_.state.out + p.first_row * block_.state.out_stride;
+    for (int d = 0; d < block_.value_dim; d += kPanel, values += block_.keys.value_stride) {
+      Gemm::multiply_add(p.rows, smaller(kPanel, block_.value_dim - d), weights, values, depth, out + d,
+                         block_.state.out_stride, scratch_.factors);
+    }
+  }
+
+  // The same where a value is infinite or NaN: a weight of zero, which a mask leaves, must not meet it.
+  void add_values_carefully(const Piece& p) {
+    for (int i = 0; i < p.rows; ++i) {
+      float* out = block_.state.out + (p.first_row + i) * block_.state.out_stride;
+      for (int d = 0; d < block_.value_dim; ++d) out[d] *= scratch_.factors[i];
+      for (int t = 0; t < p.keys; ++t) {
+        const float weight = Gemm::widen(scratch_.weights[i * tile_ + t]);
+        if (weight == 0.0f) continue;
+        const int64_t key = p.first_key - block_.keys.begin + t;
+        for (int d = 0; d < block_.value_dim; ++d) {
+          const auto* panel = static_cast<const Element*>(block_.keys.values) + d / kPanel * block_.keys.value_stride;
+          const int64_t index = (key / Gemm::kUnit * kPanel + d % kPanel) * Gemm::kUnit + key % Gemm::kUnit;
+          out[d] += weight * Gemm::widen(panel[index]);
+        }
+      }
+    }
+  }
+
+  // Weights in f32 whatever the product reads.
+  struct FloatWeights {
+    using Element = float;
+    static void store_weights(float* to, Vec first, Vec second) {
+      Simd::store(to, first);
+      Simd::store(to + kWidth, second);
+    }
+  };
+
+  const ForwardBlock& block_;
+  const ScoreRule& rule_;
+  const int tile_;
+  const int depth_;  // head_dim padded
+  ForwardScratch<Gemm> scratch_;
+  Range ranges_[kMaxRows];
+};
+
+// Weights of rows whose softmax is known, for column_mass and for the exact weights of chosen rows.
+template <class Gemm>
+class WeightsKernel : private ForwardKernel<Gemm> {
+  using Base = ForwardKernel<Gemm>;
+  using typename Base::Piece;
+
+ public:
+  explicit WeightsKernel(const WeightsBlock& weights) : Base(weights.block), weights_(weights) {}
+
+  void run() {
+    this->group_ranges();
+    const ForwardBlock& block = this->block_;
+    for (int64_t tile = block.keys.begin; tile < block.keys.end; tile += this->tile_) {
+      const int64_t tile_end = tile + this->tile_ < block.keys.end ? tile + this->tile_ : block.keys.end;
+      for (int group = 0; group * Base::kRows < block.row_count; ++group) {
+        const auto range = this->ranges_[group];
+        const int64_t begin = range.begin > tile ? range.begin / Base::kPanel * Base::kPanel : tile;
+        const int64_t end = range.end < tile_end ? range.end : tile_end;
+        const int first_row = group * Base::kRows;
+        if (begin < end) weigh(this->piece(first_row, smaller(Base::kRows, block.row_count - first_row), begin, end));
+      }
+    }
+  }
+
+ private:
+  void weigh(const Piece& p) {
+    this->score(p);
+    const float scale = this->rule_.transforms ? 1.0f : this->rule_.scale;
+    for (int i = 0; i < p.rows; ++i) {
+      float* row = this->scratch_.scores + i * this->tile_;
+      const int r = p.first_row + i;
+      form_logits({row, p.first_key, p.keys, p.columns}, this->rule_, this->block_.rows[r]);
+      const Vec factor = Simd::set1(weights_.factor[r]), offset = Simd::set1(-weights_.max[r]);
+      for (int t = 0; t < p.columns; t += kWidth) {
+        const Vec x = Simd::fma(Simd::load(row + t), Simd::set1(scale), offset);
+        Simd::store(row + t, Simd::mul(exp2(x), factor));
+      }
+      if (weights_.column_sums) add_columns(p, row);
+      if (weights_.weights) {
+        float* to = weights_.weights[r] + p.first_key * weights_.weights_stride;
+        for (int t = 0; t < p.keys; ++t) to[t * weights_.weights_stride] = row[t];
+      }
+    }
+  }
+
+  void add_columns(const Piece& p, const float* row) {
+    float* sums = weights_.column_sums + (p.first_key - this->block_.keys.begin);
+    int t = 0;
+    for (; t + kWidth <= p.keys; t += kWidth) Simd::store(sums + t, Simd::add(Simd::load(sums + t), Simd::load(row + t)));
+    for (; t < p.keys; ++t) sums[t] += row[t];
+  }
+
+  const WeightsBlock& weights_;
+};
+
+// out rows = state.out * factor, in the caller's element type.
+inline void store_block(const ForwardBlock& block, const float* factor, ElementKind kind) {
+  with_stored(kind, [&](auto stored) {
+    for (int r = 0; r < block.row_count; ++r) {
+      auto* to = static_cast<typename decltype(stored)::Type*>(block.rows[r].out);
+      const float* from = block.state.out + r * block.state.out_stride;
+      const Vec f = Simd::set1(factor[r]);
+      int d = 0;
+      for (; d + kWidth <= block.value_dim; d += kWidth) stored.store(to + d, Simd::mul(Simd::load(from + d), f));
+      if (d < block.value_dim) {
+        const int left = block.value_dim - d;
+        stored.store_first(to + d, Simd::mul(Simd::load(from + d), f), left);
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace rootdk::cpu

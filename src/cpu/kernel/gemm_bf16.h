@@ -1,0 +1,88 @@
+#pragma once
+
+// Register-blocked products of bf16 by vdpbf16ps, accumulated in f32. Included once per target: internal linkage.
+
+#include "cpu/kernel/gemm_f32.h"
+
+namespace rootdk::cpu {
+namespace {
+
+inline float widen_bf16(uint16_t x) { return __builtin_bit_cast(float, static_cast<uint32_t>(x) << 16); }
+inline void store_bf16_pair(uint16_t* to, Vec first, Vec second) {
+  _mm512_storeu_si512(to, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second, first)));
+}
+
+// As float_tile, with pairs of neighbours in depth as units: a [R, pairs], b [pairs, panel, 2].
+template <int R, int NV, bool kAccumulate>
+void bf16_tile(Left<uint32_t> a, const uint16_t* b, int pairs, float* c, ptrdiff_t ldc, const float* factor) {
+  constexpr int kPanel = Simd::kPanelVectors * kWidth;
+  Vec sum[R][NV];
+#pragma GCC unroll 8
+  for (int i = 0; i < R; ++i) {
+#pragma GCC unroll 8
+    for (int j = 0; j < NV; ++j) sum[i][j] = Simd::zero();
+  }
+  const uint32_t* row[R];
+#pragma GCC unroll 8
+  for (int i = 0; i < R; ++i) row[i] = a.data + i * a.row_stride;
+  for (ptrdiff_t k = 0; k < pairs; ++k, b += 2 * kPanel) {
+    __m512bh right[NV];
+#pragma GCC unroll 8
+    for (int j = 0; j < NV; ++j) right[j] = reinterpret_cast<__m512bh>(_mm512_loadu_si512(b + 2 * j * kWidth));
+#pragma GCC unroll 8
+    for (int i = 0; i < R; ++i) {
+      const auto left =
+          reinterpret_cast<__m512bh>(_mm512_set1_epi32(static_cast<int>(row[i][k * a.depth_stride])));
+#pragma GCC unroll 8
+      for (int j = 0; j < NV; ++j) sum[i][j] = _mm512_dpbf16_ps(sum[i][j], left, right[j]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < R; ++i) {
+#pragma GCC unroll 8
+    for (int j = 0; j < NV; ++j) {
+      float* target = c + i * ldc + j * kWidth;
+      if constexpr (kAccumulate) {
+        sum[i][j] = Simd::fma(Simd::set1(factor[i]), Simd::load(target), sum[i][j]);
+      }
+      Simd::store(target, sum[i][j]);
+    }
+  }
+}
+
+// Products in bf16. The panel is [depth / 2, kPanel, 2]; units of the left operand are pairs.
+struct Bf16Gemm {
+  using Element = uint16_t;
+  using Unit = uint32_t;
+  static constexpr int kDepthStep = 2;
+  static constexpr int kRows = Simd::kRows;
+  static constexpr int kPanel = Simd::kPanelVectors * kWidth;
+  static constexpr int kUnit = 2;
+
+  static constexpr int kTileKeys = 512;
+
+  struct Thread {};
+
+  static float widen(uint16_t x) { return widen_bf16(x); }
+  static void store_weights(uint16_t* to, Vec first, Vec second) { store_bf16_pair(to, first, second); }
+
+  template <int R, int NV, bool kAccumulate>
+  struct Tile {
+    static void run(Left<uint32_t> a, const uint16_t* b, int pairs, float* c, ptrdiff_t ldc, const float* factor) {
+      bf16_tile<R, NV, kAccumulate>(a, b, pairs, c, ldc, factor);
+    }
+  };
+
+  static void multiply(int rows, int columns, Left<uint32_t> a, const uint16_t* panel, int depth, float* c,
+                       ptrdiff_t ldc) {
+    with_tile<Tile, false>(rows, (columns + kWidth - 1) / kWidth, a, panel, depth / 2, c, ldc,
+                           static_cast<const float*>(nullptr));
+  }
+  static void multiply_add(int rows, int columns, Left<uint32_t> a, const uint16_t* panel, int depth, float* c,
+                           ptrdiff_t ldc, const float* factor) {
+    with_tile<Tile, true>(rows, (columns + kWidth - 1) / kWidth, a, panel, depth / 2, c, ldc, factor);
+  }
+};
+
+}  // namespace
+}  // namespace rootdk::cpu

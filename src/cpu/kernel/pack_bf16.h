@@ -1,0 +1,82 @@
+#pragma once
+
+// Packing bf16 tensors into bf16 operands, pairs of neighbours in depth side by side. Included once per target:
+// internal linkage.
+
+#include "cpu/kernel/gemm_bf16.h"
+#include "cpu/kernel/load.h"
+
+namespace rootdk::cpu {
+namespace {
+
+// Gemm is Bf16Gemm or AmxGemm: they share panels and differ in the depth they are padded to.
+template <class Gemm>
+struct Bf16Packing {
+  static constexpr int kPanel = Gemm::kPanel;
+  static constexpr int kPairs = kWidth;  // pairs in a vector
+
+  static void rows(const SourceRows& source, void* packed, float*) {
+    const int depth = round_up(source.dim, Gemm::kDepthStep);
+    auto* to = static_cast<uint16_t*>(packed);
+    for (int i = 0; i < source.rows; ++i, to += depth) {
+      const uint16_t* from = static_cast<const uint16_t*>(source.data) + i * source.row_stride;
+      for (int d = 0; d < source.dim; ++d) to[d] = from[d];
+      for (int d = source.dim; d < depth; ++d) to[d] = 0;
+    }
+  }
+
+  // Pairs of dimensions are 32-bit lanes, and keys are transposed against them as floats are.
+  static void keys(const SourceRows& source, void* packed, float*) {
+    const int depth = round_up(source.dim, Gemm::kDepthStep);
+    const auto* rows = static_cast<const uint16_t*>(source.data);
+    auto* to = static_cast<uint16_t*>(packed);
+    for (int first = 0; first < source.rows; first += kPanel, to += static_cast<ptrdiff_t>(kPanel) * depth) {
+      for (int d = 0; d < depth; d += 2 * kPairs) {
+        for (int part = 0; part < kPanel; part += kWidth) {
+          const int count = larger(0, smaller(kWidth, source.rows - first - part));
+          const uint16_t* from = rows + (first + part) * source.row_stride + d;
+          transpose_square(from, source.row_stride, count, source.dim - d, smaller(kPairs, (depth - d) / 2),
+                           to + static_cast<ptrdiff_t>(d) * kPanel + 2 * part);
+        }
+      }
+    }
+  }
+
+  static bool values(const SourceRows& source, void* packed, int64_t panel_stride) {
+    __mmask32 not_finite = 0;
+    for (int d = 0; d < source.dim; d += kWidth) {
+      const auto dims = static_cast<__mmask16>((1u << smaller(kWidth, source.dim - d)) - 1u);
+      uint16_t* to = static_cast<uint16_t*>(packed) + d / kPanel * panel_stride + d % kPanel * 2;
+      const uint16_t* from = static_cast<const uint16_t*>(source.data) + d;
+      for (int key = 0; key < round_up(source.rows, kPanel); key += 2, to += 2 * kPanel) {
+        const __m512i even = load_row(from, key, source, dims);
+        const __m512i odd = load_row(from, key + 1, source, dims);
+        const __m512i pairs = _mm512_or_si512(even, _mm512_slli_epi32(odd, 16));
+        const __m512i exponent = _mm512_set1_epi16(0x7f80);
+        not_finite |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(pairs, exponent), exponent);
+        _mm512_storeu_si512(to, pairs);
+      }
+    }
+    return not_finite != 0;
+  }
+
+ private:
+  static __m512i load_row(const uint16_t* from, int key, const SourceRows& source, __mmask16 dims) {
+    if (key >= source.rows) return _mm512_setzero_si512();
+    return _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(dims, from + key * source.row_stride));
+  }
+
+  // dims: the dimensions that are left in the tensor; pairs: those that are left in the panel.
+  static void transpose_square(const uint16_t* from, int64_t row_stride, int keys, int dims, int pairs, uint16_t* to) {
+    Vec square[kWidth];
+    const __mmask32 mask = dims >= 32 ? 0xffffffffu : (dims > 0 ? (1u << dims) - 1u : 0u);
+    for (int i = 0; i < kWidth; ++i) {
+      square[i] = i < keys ? _mm512_castsi512_ps(_mm512_maskz_loadu_epi16(mask, from + i * row_stride)) : Simd::zero();
+    }
+    Simd::transpose(square);
+    for (int p = 0; p < pairs; ++p) Simd::store(reinterpret_cast<float*>(to + p * 2 * kPanel), square[p]);
+  }
+};
+
+}  // namespace
+}  // namespace rootdk::cpu

@@ -1,0 +1,63 @@
+#include "cpu/processor.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+namespace rootdk::cpu {
+namespace {
+
+#if defined(__x86_64__)
+struct Leaf {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+};
+
+Leaf cpuid(unsigned leaf, unsigned subleaf) {
+  Leaf result;
+  __get_cpuid_count(leaf, subleaf, &result.a, &result.b, &result.c, &result.d);
+  return result;
+}
+
+bool bit(unsigned word, int index) { return (word >> index & 1u) != 0; }
+
+// Which register states the operating system saves.
+unsigned long long saved_states() {
+  if (!bit(cpuid(1, 0).c, 27)) return 0;
+  unsigned low = 0, high = 0;
+  __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return static_cast<unsigned long long>(high) << 32 | low;
+}
+
+// Linux hands out the 8 KiB of tile state only to processes that ask.
+bool request_tiles() {
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+
+Processor look() {
+  Processor found;
+  const Leaf basic = cpuid(1, 0), extended = cpuid(7, 0), more = cpuid(7, 1);
+  const unsigned long long states = saved_states();
+  const bool ymm = (states & 0x6) == 0x6, zmm = (states & 0xe6) == 0xe6, tiles = (states & 0x60000) == 0x60000;
+  found.avx2 = ymm && bit(extended.b, 5) && bit(basic.c, 12) && bit(basic.c, 29);
+  found.avx512 = zmm && found.avx2 && bit(extended.b, 16) && bit(extended.b, 17) && bit(extended.b, 30) &&
+                 bit(extended.b, 31);
+  found.avx512bf16 = found.avx512 && bit(more.a, 5);
+  found.avx512vnni = found.avx512 && bit(extended.c, 11);
+  found.amx = tiles && found.avx512bf16 && bit(extended.d, 24) && bit(extended.d, 22) && request_tiles();
+  return found;
+}
+#else
+Processor look() { return {}; }
+#endif
+
+}  // namespace
+
+const Processor& processor() {
+  static const Processor found = look();
+  return found;
+}
+
+}  // namespace rootdk::cpu

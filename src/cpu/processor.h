@@ -1,0 +1,16 @@
+#pragma once
+
+namespace rootdk::cpu {
+
+// What this processor and its operating system offer, looked up once.
+struct Processor {
+  bool avx2 = false;        // with fma and f16c
+  bool avx512 = false;      // f, bw, vl, dq
+  bool avx512bf16 = false;  // vdpbf16ps
+  bool avx512vnni = false;  // vpdpwssd
+  bool amx = false;         // amx-tile and amx-bf16, and the kernel lets this process use the tiles
+};
+
+const Processor& processor();
+
+}  // namespace rootdk::cpu

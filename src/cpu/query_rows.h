@@ -1,0 +1,32 @@
+#pragma once
+
+// A call as the kernels see it: its score rule, and its rows with pointers into the caller's tensors.
+
+#include "core/attention_call.h"
+#include "cpu/kernel_table.h"
+
+namespace rootdk::cpu {
+
+ElementKind element_kind(DType dtype);
+
+// Bias, masks and tables with their broadcast strides, ready to be pointed into. Made once a call.
+class QueryRows {
+ public:
+  QueryRows(const AttentionShape& shape, const AttentionParams& params, double logit_scale, const DropoutRule& dropout);
+
+  const ScoreRule& rule() const { return rule_; }
+
+  // Query i of head h of a sequence, all but q and out.
+  QueryRow row(const SequenceSpan& span, std::int64_t sequence, std::int64_t head, std::int64_t i) const;
+
+  // The logit of a head's sink in base 2; -infinity where there is none.
+  double sink(std::int64_t head) const;
+
+ private:
+  AttentionShape shape_;
+  const AttentionParams& params_;
+  ConstTensorView bias_, mask_, block_mask_, relative_;
+  ScoreRule rule_;
+};
+
+}  // namespace rootdk::cpu

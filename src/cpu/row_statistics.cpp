@@ -1,0 +1,55 @@
+#include "cpu/row_statistics.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numbers>
+
+namespace rootdk::cpu {
+namespace {
+
+Strided<float, 3> row_view(const TensorView& view) { return view.defined() ? write<float, 3>(view) : Strided<float, 3>(); }
+
+constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
+
+}  // namespace
+
+RowStatistics::RowStatistics(const AttentionStats& stats)
+    : lse_(row_view(stats.lse)),
+      max_logit_(row_view(stats.max_logit)),
+      max_weight_(row_view(stats.max_weight)),
+      entropy_(row_view(stats.entropy)),
+      sum_p2_(row_view(stats.sum_p2)) {
+  any_ = lse_ || max_logit_ || max_weight_ || needs_sums();
+}
+
+RowNormaliser RowStatistics::finish(const RowEnd& end, std::int64_t batch, std::int64_t head, std::int64_t i) const {
+  const bool seen = end.max != -std::numeric_limits<float>::infinity();
+  // The denominator relative to 2^top, the sink included.
+  double denominator = end.sum, top = end.max, shift = 1.0;
+  if (end.sink != kMinusInfinity) {
+    top = std::max<double>(end.max, end.sink);
+    shift = seen ? std::exp2(end.max - top) : 0.0;
+    denominator = end.sum * shift + std::exp2(end.sink - top);
+  }
+  const double scale = seen ? shift / denominator : 0.0;
+  if (any_) {
+    const double log_sum = std::log(denominator);
+    if (lse_) {
+      const bool none = !seen && end.sink == kMinusInfinity;
+      lse_(batch, head, i) = static_cast<float>(none ? kMinusInfinity : top * std::numbers::ln2 + log_sum);
+    }
+    if (max_logit_) max_logit_(batch, head, i) = static_cast<float>(end.max * std::numbers::ln2);
+    if (max_weight_) max_weight_(batch, head, i) = static_cast<float>(scale);
+    if (entropy_) {
+      // -sum p ln p with p = e^x scale, x relative to the maximum; ln scale without the quotient's rounding.
+      const double log_scale = (end.max - top) * std::numbers::ln2 - log_sum;
+      const double entropy = -scale * (end.weighted * std::numbers::ln2 + end.sum * log_scale);
+      entropy_(batch, head, i) = seen ? static_cast<float>(entropy > 0 || std::isnan(entropy) ? entropy : 0.0) : 0.0f;
+    }
+    if (sum_p2_) sum_p2_(batch, head, i) = static_cast<float>(end.squares * scale * scale);
+  }
+  return {.max = seen ? end.max : 0.0f, .scale = static_cast<float>(scale)};
+}
+
+}  // namespace rootdk::cpu

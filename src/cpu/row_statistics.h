@@ -1,0 +1,41 @@
+#pragma once
+
+// From the running softmax of a row to its normaliser and its statistics.
+
+#include <cstdint>
+
+#include "core/attention_call.h"
+#include "core/strided.h"
+
+namespace rootdk::cpu {
+
+// The state of one row after its last key, logits in base 2.
+struct RowEnd {
+  float max = 0;
+  float sum = 0;
+  float weighted = 0, squares = 0;  // where statistics are kept
+  double sink = 0;                  // -infinity: none
+};
+
+// weight = 2^(logit - max) * scale, with max finite even for a row that sees no key.
+struct RowNormaliser {
+  float max = 0;
+  float scale = 0;
+};
+
+class RowStatistics {
+ public:
+  explicit RowStatistics(const AttentionStats& stats);
+
+  // Entropy and sum_p2, which need sums of their own inside the kernel.
+  bool needs_sums() const { return entropy_ || sum_p2_; }
+
+  // Writes the statistics of tensor row i and returns its normaliser.
+  RowNormaliser finish(const RowEnd& end, std::int64_t batch, std::int64_t head, std::int64_t i) const;
+
+ private:
+  Strided<float, 3> lse_, max_logit_, max_weight_, entropy_, sum_p2_;
+  bool any_ = false;
+};
+
+}  // namespace rootdk::cpu

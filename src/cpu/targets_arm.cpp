@@ -1,0 +1,14 @@
+#include "cpu/targets.h"
+
+namespace rootdk::cpu {
+namespace {
+
+constexpr Target kTargets[] = {
+    {.name = "neon", .kernels = neon_kernels, .missing = [] { return std::string(); }},
+};
+
+}  // namespace
+
+std::span<const Target> targets() { return kTargets; }
+
+}  // namespace rootdk::cpu

@@ -1,0 +1,8 @@
+// A processor that no kernel is written for: the reference runs instead.
+#include "cpu/targets.h"
+
+namespace rootdk::cpu {
+
+std::span<const Target> targets() { return {}; }
+
+}  // namespace rootdk::cpu

@@ -1,0 +1,27 @@
+#include "cpu/processor.h"
+#include "cpu/targets.h"
+
+namespace rootdk::cpu {
+namespace {
+
+std::string without(bool has, const char* feature) {
+  return has ? std::string() : std::string("this processor has no ") + feature;
+}
+
+constexpr Target kTargets[] = {
+    {.name = "avx512bf16",
+     .kernels = avx512bf16_kernels,
+     .bf16_products = true,
+     .missing = [] { return without(processor().avx512bf16, "avx512_bf16"); }},
+    {.name = "avx512", .kernels = avx512_kernels, .missing = [] { return without(processor().avx512, "avx512"); }},
+    {.name = "avx2",
+     .kernels = avx2_kernels,
+     .missing = [] { return without(processor().avx2, "avx2 with fma and f16c"); }},
+    {.name = "baseline", .kernels = baseline_kernels, .missing = [] { return std::string(); }},
+};
+
+}  // namespace
+
+std::span<const Target> targets() { return kTargets; }
+
+}  // namespace rootdk::cpu

@@ -1,0 +1,44 @@
+#include "lab/claim.h"
+#include "lab/claims/claims.h"
+
+namespace rootdk::lab {
+
+std::string_view name_of(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::holds: return "holds";
+    case Verdict::holds_with_a_correction: return "holds with a correction";
+    case Verdict::does_not_hold: return "does not hold";
+  }
+  return "unknown";
+}
+
+const std::vector<Claim>& catalogue() {
+  static const std::vector<Claim> claims = {
+      {1, "The variance of q.k is d_k", R"(\operatorname{Var}(q \cdot k) = d_k)", variance_of_scores},
+      {2, "Scores range over about +- 2 sqrt(d_k): 8, 16, 32, 45", R"(|q \cdot k| \lesssim 2\sqrt{d_k})",
+       range_of_scores},
+      {3, "softmax[25, 2, -3] is about [1, 0, 0]", R"(\operatorname{softmax}(25, 2, -3))", saturated_softmax},
+      {4, "Dividing by sqrt(d_k) makes the variance 1, dividing by d_k makes it 1 / d_k",
+       R"(\operatorname{Var}(q \cdot k / c) = d_k / c^2)", variance_after_scaling},
+      {5, "Unscaled attention saturates as d_k grows", R"(P(\max_j p_j > 0.9))", saturation_over_head_dim},
+      {6, "1 / sqrt(d_k) keeps the softmax healthy, 1 / d_k and cosine make it flat", R"(H \to \ln n - \tfrac12)",
+       entropy_under_scales},
+      {7, "Gradients vanish through a saturated softmax", R"(\partial p / \partial s = p (1 - p))",
+       vanishing_gradients},
+      {10, "Temperature 0.1 to 0.5 is nearly one-hot, above 2 nearly uniform",
+       R"(\frac{dH}{d \ln(1/\tau)} = -\operatorname{Var}_p(s) / \tau^2)", temperature_sharpens},
+      {11, "W_Q = W_K makes attention symmetric", R"(s_{ij} = s_{ji})", shared_projection_symmetry},
+      {12, "Self-attention is permutation equivariant", R"(f(Px) = P f(x))", permutation_equivariance},
+      {13, "RoPE, ALiBi and T5 biases see only distance", R"(s_{i+t, j+t} = s_{ij})", positions_see_distance},
+      {14, "Rows sum to 1, columns do not", R"(\sum_j p_{ij} = 1)", rows_sum_to_one},
+      {15, "Dropout on the weights keeps their mean", R"(E[\tilde p] = p)", dropout_keeps_the_mean},
+      {17, "Scale by sqrt(d_k), not sqrt(d_model)",
+       R"(\operatorname{Var}(q \cdot k / \sqrt{d_{model}}) = d_k / d_{model})", scale_by_head_dim},
+      {18, "Additive attention is bounded", R"(|a \cdot \tanh(q + k)| \le |a|_1)", additive_is_bounded},
+      {19, "Cosine similarity makes the softmax flat", R"(p \le 1 / (1 + (n-1) e^{-2g}))", cosine_is_flat},
+      {25, "Small d_k is flat, moderate balanced, large sharp", R"(E \max_j p_j)", small_and_large_head_dim},
+  };
+  return claims;
+}
+
+}  // namespace rootdk::lab

@@ -1,0 +1,77 @@
+#include <cmath>
+
+#include "lab/claims/claims.h"
+#include "lab/probe.h"
+
+namespace rootdk::lab {
+namespace {
+
+// The largest |dH / d ln(1/tau) + Var_p(s) / tau^2| over rows, the derivative taken by central differences.
+double worst_derivative_error(const Bench& bench, const Tensor& q, const Tensor& k, double tau) {
+  constexpr double kStep = 1e-2;
+  const RowSample hotter = row_statistics(bench, q, k, {.temperature = tau * std::exp(kStep)});
+  const RowSample colder = row_statistics(bench, q, k, {.temperature = tau * std::exp(-kStep)});
+  const auto weights = weights_of(bench, q, k, {.temperature = tau});
+  const double n = static_cast<double>(k.size(2));
+  double worst = 0;
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    // ln p = s / tau - lse, so that Var_p(s) / tau^2 is the variance of ln p.
+    double first = 0, second = 0;
+    for (double p : weights[i]) {
+      const double log_p = std::log(std::max(p, 1e-300));
+      first += p * log_p;
+      second += p * log_p * log_p;
+    }
+    const double derivative = (colder.entropy[i] - hotter.entropy[i]) / (2 * kStep);
+    worst = std::max(worst, std::abs(derivative + second - first * first) / std::log(n));
+  }
+  return worst;
+}
+
+}  // namespace
+
+Finding temperature_sharpens(const Bench& bench) {
+  Random random(bench.seed, 10);
+  constexpr std::int64_t kKeys = 64, kHeadDim = 64;
+  const std::int64_t rows = bench.samples(2048);
+  const Tensor q = random.normal_tensor({1, 1, rows, kHeadDim}), k = random.normal_tensor({1, 1, kKeys, kHeadDim});
+  Finding finding{.quantity = "mean top weight at temperature 0.1, 64 keys", .samples = rows};
+  Figure figure{.title = "What temperature does",
+                .x_label = "temperature",
+                .y_label = "mean over rows",
+                .caption = "64 random keys, logits of variance 1 at temperature 1.",
+                .log_x = true,
+                .series = {{.name = "top weight"}, {.name = "entropy / ln n"}}};
+  double cold = 0, half = 0, hot = 0;
+  for (double tau : {0.01, 0.03, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 100.0}) {
+    const RowSample sample = row_statistics(bench, q, k, {.temperature = tau});
+    const double top = mean(sample.max_weight), flat = mean(sample.entropy) / std::log(double{kKeys});
+    figure.series[0].x.push_back(tau);
+    figure.series[0].y.push_back(top);
+    figure.series[1].x.push_back(tau);
+    figure.series[1].y.push_back(flat);
+    if (tau == 0.1) finding.measured = mean_interval(sample.max_weight), cold = top;
+    if (tau == 0.5) half = top;
+    if (tau == 2.0) hot = flat;
+    finding.details.push_back({"top weight at temperature " + std::to_string(tau).substr(0, 5), std::nan(""),
+                               mean_interval(sample.max_weight)});
+  }
+  const RowSample frozen = row_statistics(bench, q, k, {.temperature = 1e-4});
+  const RowSample melted = row_statistics(bench, q, k, {.temperature = 1e4});
+  const double limit_error = std::max(mean(frozen.entropy), std::abs(mean(melted.entropy) - std::log(double{kKeys})));
+  const double derivative_error = worst_derivative_error(bench, q, k, 1.0);
+  finding.expected = 0.8;
+  finding.details.push_back({"limits: entropy 0 and ln n, error", 0, exact(limit_error)});
+  finding.details.push_back({"dH / d ln(1/tau) = -Var_p(s) / tau^2, relative error", 0, exact(derivative_error)});
+  finding.figures.push_back(std::move(figure));
+  const bool sharpens = cold > 0.7 && half < 0.6 && hot > 0.95 && limit_error < 1e-2 && derivative_error < 1e-3;
+  finding.verdict = sharpens ? Verdict::holds_with_a_correction : Verdict::does_not_hold;
+  finding.note =
+      sharpens
+          ? "At 0.1 one key takes most of the weight and above 2 all are nearly alike, but at 0.5 the top of 64 keys "
+            "still has less than half: what counts is the spread of the logits over the temperature."
+          : "Temperature does not act on the rows as it should.";
+  return finding;
+}
+
+}  // namespace rootdk::lab

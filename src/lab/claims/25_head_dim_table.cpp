@@ -1,0 +1,49 @@
+#include <cmath>
+
+#include "lab/claims/claims.h"
+#include "lab/probe.h"
+
+namespace rootdk::lab {
+
+Finding small_and_large_head_dim(const Bench& bench) {
+  Random random(bench.seed, 25);
+  constexpr std::int64_t kKeys = 64;
+  const std::int64_t rows = bench.samples(4000);
+  Finding finding{.quantity = "mean top weight, scaled, d_k = 1024 over d_k = 64", .expected = 1, .samples = rows};
+  Figure figure{.title = "Top weight over d_k",
+                .x_label = "d_k",
+                .y_label = "mean top weight of 64 keys",
+                .caption = "Unscaled, sharpness is a matter of d_k; scaled, it no longer is.",
+                .log_x = true,
+                .series = {{.name = "no scale"}, {.name = "1 / sqrt(d_k)"}}};
+  double small = 0, large = 0, middle_scaled = 0, large_scaled = 0;
+  for (std::int64_t head_dim : {2, 4, 8, 16, 32, 64, 128, 256, 512, 1024}) {
+    const RowSample unscaled = sample_rows(bench, random, {rows, kKeys, head_dim}, {.scale = Scale::none()});
+    const RowSample scaled = sample_rows(bench, random, {rows, kKeys, head_dim}, {});
+    const double top = mean(unscaled.max_weight), scaled_top = mean(scaled.max_weight);
+    figure.series[0].x.push_back(static_cast<double>(head_dim));
+    figure.series[0].y.push_back(top);
+    figure.series[1].x.push_back(static_cast<double>(head_dim));
+    figure.series[1].y.push_back(scaled_top);
+    const std::string at = "d_k = " + std::to_string(head_dim);
+    finding.details.push_back({at + ", no scale: top weight", std::nan(""), mean_interval(unscaled.max_weight)});
+    finding.details.push_back({at + ", no scale: entropy", std::nan(""), mean_interval(unscaled.entropy)});
+    finding.details.push_back({at + ", 1 / sqrt(d_k): top weight", std::nan(""), mean_interval(scaled.max_weight)});
+    finding.details.push_back({at + ", 1 / sqrt(d_k): entropy", std::nan(""), mean_interval(scaled.entropy)});
+    if (head_dim == 2) small = top;
+    if (head_dim == 64) middle_scaled = scaled_top;
+    if (head_dim == 1024) large = top, large_scaled = scaled_top;
+  }
+  finding.measured = exact(large_scaled / middle_scaled);
+  finding.figures.push_back(std::move(figure));
+  const bool as_said = small < 0.2 && large > 0.8 && std::abs(large_scaled / middle_scaled - 1) < 0.1;
+  finding.verdict = as_said ? Verdict::holds_with_a_correction : Verdict::does_not_hold;
+  finding.note =
+      as_said
+          ? "So it is without a scale. With 1 / sqrt(d_k) the distribution no longer depends on d_k: small is not flat "
+            "and large is not sharp."
+          : "Sharpness does not follow d_k as described.";
+  return finding;
+}
+
+}  // namespace rootdk::lab

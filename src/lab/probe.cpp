@@ -1,0 +1,58 @@
+#include "lab/probe.h"
+
+#include <algorithm>
+
+namespace rootdk::lab {
+
+std::vector<double> doubles(const Tensor& tensor) {
+  const auto values = tensor.values<float>();
+  return {values.begin(), values.end()};
+}
+
+double RowSample::share_over(double weight) const {
+  const auto hits = std::count_if(max_weight.begin(), max_weight.end(), [&](double w) { return w > weight; });
+  return static_cast<double>(hits) / static_cast<double>(max_weight.size());
+}
+
+std::vector<double> sample_logits(const Bench& bench, Random& random, std::int64_t count, std::int64_t head_dim,
+                                  const AttentionParams& params) {
+  const Tensor q = random.normal_tensor({count, 1, 1, head_dim}), k = random.normal_tensor({count, 1, 1, head_dim});
+  const Tensor v(DType::f32, {count, 1, 1, 1});
+  Tensor out(DType::f32, {count, 1, 1, 1}), lse(DType::f32, {count, 1, 1});
+  bench.attend(q, k, v, out, params, {.lse = lse});
+  return doubles(lse);
+}
+
+RowSample row_statistics(const Bench& bench, const Tensor& q, const Tensor& k, const AttentionParams& params) {
+  const std::int64_t batch = q.size(0), heads = q.size(1), q_len = q.size(2);
+  const Tensor v(DType::f32, {batch, k.size(1), k.size(2), 1});
+  Tensor out(DType::f32, {batch, heads, q_len, 1});
+  Tensor entropy(DType::f32, {batch, heads, q_len}), max_weight(DType::f32, {batch, heads, q_len});
+  Tensor sum_p2(DType::f32, {batch, heads, q_len}), max_logit(DType::f32, {batch, heads, q_len});
+  bench.attend(q, k, v, out, params,
+               {.max_logit = max_logit, .max_weight = max_weight, .entropy = entropy, .sum_p2 = sum_p2});
+  return {doubles(entropy), doubles(max_weight), doubles(sum_p2), doubles(max_logit)};
+}
+
+RowSample sample_rows(const Bench& bench, Random& random, const RowSetup& setup, const AttentionParams& params) {
+  constexpr std::int64_t kRowsPerKeySet = 4;  // few rows share keys, so that rows are nearly independent
+  const std::int64_t sets = (setup.rows + kRowsPerKeySet - 1) / kRowsPerKeySet;
+  const Tensor q = random.normal_tensor({sets, 1, kRowsPerKeySet, setup.head_dim});
+  const Tensor k = random.normal_tensor({sets, 1, setup.kv_len, setup.head_dim});
+  return row_statistics(bench, q, k, params);
+}
+
+std::vector<std::vector<double>> weights_of(const Bench& bench, const Tensor& q, const Tensor& k,
+                                            const AttentionParams& params) {
+  const std::int64_t q_len = q.size(2), kv_len = k.size(2);
+  const Tensor v(DType::f32, {1, 1, kv_len, 1});
+  Tensor out(DType::f32, {1, 1, q_len, 1}), weights(DType::f32, {1, 1, q_len, kv_len});
+  bench.attend(q, k, v, out, params, {.weights = weights});
+  const std::vector<double> flat = doubles(weights);
+  std::vector<std::vector<double>> rows;
+  for (std::int64_t i = 0; i < q_len; ++i)
+    rows.emplace_back(flat.begin() + i * kv_len, flat.begin() + (i + 1) * kv_len);
+  return rows;
+}
+
+}  // namespace rootdk::lab

@@ -1,0 +1,181 @@
+#include "layers/dot_product.h"
+
+#include <chrono>
+
+#include "core/check.h"
+
+namespace rootdk {
+namespace {
+
+template <class View, class T>
+View split_heads(T* data, const Tensor& matrix, std::int64_t batch, std::int64_t heads) {
+  const std::int64_t rows = matrix.size(0), width = matrix.elements() / (rows ? rows : 1);
+  require(batch > 0 && rows % batch == 0 && heads > 0 && width % heads == 0, "attention: ", describe(matrix),
+          " does not split into batch ", batch, " and heads ", heads);
+  return View(data, {batch, rows / batch, heads, width / heads}).transposed(1, 2);
+}
+
+ConstTensorView view_of(const Value& value) { return value ? ConstTensorView(value->value()) : ConstTensorView(); }
+
+// Everything a call needs, kept alive for the backward pass.
+struct SavedCall {
+  DotProductInput input;
+  AttentionParams params;
+  Value out;
+  Tensor lse;
+};
+
+AttentionParams bind_tensors(const DotProductInput& input, AttentionParams params) {
+  params.relative_table = view_of(input.relative_table);
+  params.bias = view_of(input.bias);
+  params.sinks = view_of(input.sinks);
+  params.additive_v = view_of(input.additive_v);
+  if (input.alibi) params.alibi_slopes = *input.alibi;
+  if (input.padding && input.padding->kv_lengths.defined()) params.kv_lengths = input.padding->kv_lengths;
+  if (input.padding && input.padding->keep.defined()) params.mask = input.padding->keep;
+  return params;
+}
+
+AttentionStats prepare_stats(AttentionCapture* capture, const ConstTensorView& q, const ConstTensorView& k) {
+  AttentionStats stats;
+  if (!capture) return stats;
+  const std::int64_t batch = q.size(0), heads = q.size(1), q_len = q.size(2);
+  if (capture->want_weights) {
+    capture->weights = Tensor(DType::f32, {batch, heads, q_len, k.size(2)});
+    stats.weights = capture->weights;
+  }
+  if (capture->want_stats) {
+    capture->max_logit = Tensor(DType::f32, {batch, heads, q_len});
+    capture->entropy = Tensor(DType::f32, {batch, heads, q_len});
+    stats.max_logit = capture->max_logit;
+    stats.entropy = capture->entropy;
+  }
+  return stats;
+}
+
+void add_times(const Context& context, std::chrono::steady_clock::time_point start, const ConstTensorView& q,
+               const ConstTensorView& k, bool causal) {
+  if (!context.times) return;
+  const double pairs = static_cast<double>(q.size(2)) * static_cast<double>(k.size(2)) * (causal ? 0.5 : 1.0);
+  context.times->attention_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  context.times->attention_flops +=
+      4.0 * static_cast<double>(q.size(0)) * static_cast<double>(q.size(1)) * pairs * static_cast<double>(q.size(3));
+}
+
+void dot_product_backward(const Context& context, const SavedCall& saved) {
+  const DotProductInput& in = saved.input;
+  Tensor grad_q(DType::f32, in.q->value().shape());
+  Tensor grad_k(DType::f32, in.k->value().shape()), grad_v(DType::f32, in.v->value().shape());
+  AttentionGradients gradients{.q = heads_of(grad_q, in.batch, in.heads),
+                               .k = heads_of(grad_k, in.batch, in.kv_heads),
+                               .v = heads_of(grad_v, in.batch, in.kv_heads)};
+  Tensor grad_table, grad_bias, grad_sinks, grad_additive;
+  auto want = [](const Value& value, Tensor& grad, TensorView& view) {
+    if (!value) return;
+    grad = Tensor(DType::f32, value->value().shape());
+    view = grad;
+  };
+  want(in.relative_table, grad_table, gradients.relative_table);
+  want(in.bias, grad_bias, gradients.bias);
+  want(in.sinks, grad_sinks, gradients.sinks);
+  want(in.additive_v, grad_additive, gradients.additive_v);
+  const AttentionSaved forward{.q = heads_of(in.q->value(), in.batch, in.heads),
+                               .k = heads_of(in.k->value(), in.batch, in.kv_heads),
+                               .v = heads_of(in.v->value(), in.batch, in.kv_heads),
+                               .out = heads_of(saved.out->value(), in.batch, in.heads),
+                               .lse = saved.lse};
+  attention_backward(forward, {.out = heads_of(std::as_const(saved.out->grad()), in.batch, in.heads)}, gradients,
+                     saved.params, {.executor = context.executor});
+  in.q->add_grad(grad_q);
+  in.k->add_grad(grad_k);
+  in.v->add_grad(grad_v);
+  if (in.relative_table) in.relative_table->add_grad(grad_table);
+  if (in.bias) in.bias->add_grad(grad_bias);
+  if (in.sinks) in.sinks->add_grad(grad_sinks);
+  if (in.additive_v) in.additive_v->add_grad(grad_additive);
+}
+
+}  // namespace
+
+ConstTensorView heads_of(const Tensor& matrix, std::int64_t batch, std::int64_t heads) {
+  return split_heads<ConstTensorView>(matrix.view().as<float>(), matrix, batch, heads);
+}
+TensorView heads_of(Tensor& matrix, std::int64_t batch, std::int64_t heads) {
+  return split_heads<TensorView>(matrix.view().as<float>(), matrix, batch, heads);
+}
+
+Value dot_product_attention(Context& context, const DotProductInput& input, AttentionParams params,
+                            AttentionCapture* capture) {
+  const bool cached = input.cached_k.defined();
+  require(!cached || !context.tape, "attention: keys from a cache have no gradient");
+  const Tensor& q_matrix = input.q->value();
+  const ConstTensorView q = heads_of(q_matrix, input.batch, input.heads);
+  const ConstTensorView k =
+      cached ? input.cached_k : heads_of(std::as_const(input.k->value()), input.batch, input.kv_heads);
+  const ConstTensorView v =
+      cached ? input.cached_v : heads_of(std::as_const(input.v->value()), input.batch, input.kv_heads);
+
+  auto saved = std::make_shared<SavedCall>();
+  saved->input = input;
+  saved->params = bind_tensors(input, params);
+  if (context.dropout > 0) {
+    saved->params.dropout = context.dropout;
+    saved->params.seed = context.next_seed();
+  }
+  saved->out = make_value({input.q->rows(), input.heads * v.size(3)});
+  AttentionStats stats = prepare_stats(capture, q, k);
+  if (context.tape) {
+    saved->lse = Tensor(DType::f32, {input.batch, input.heads, q.size(2)});
+    stats.lse = saved->lse;
+  }
+  const auto start = std::chrono::steady_clock::now();
+  attention(q, k, v, heads_of(saved->out->value(), input.batch, input.heads), saved->params, stats,
+            {.executor = context.executor});
+  add_times(context, start, q, k, params.causal);
+  if (context.tape) context.tape->record([&context, saved] { dot_product_backward(context, *saved); });
+  return saved->out;
+}
+
+Value t5_table(Context& context, const Value& weights, const T5BucketParams& params) {
+  Value table = make_value({weights->width(), 2 * params.max_distance + 1});
+  t5_relative_table(weights->value(), table->value(), params);
+  if (context.tape) {
+    context.tape->record([weights, table, params] {
+      Tensor grad_weights(DType::f32, weights->value().shape());
+      t5_relative_table_backward(table->grad(), grad_weights, params);
+      weights->add_grad(grad_weights);
+    });
+  }
+  return table;
+}
+
+Value transformer_xl_term(Context& context, const Value& q, const Value& v_bias, const Value& r,
+                          const RelativeTermShape& shape, double scale) {
+  const std::int64_t head_dim = q->width() / shape.heads;
+  auto as_rows = [=](auto* data, std::int64_t rows) {  // [heads, rows, head_dim]
+    using View =
+        std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(data)>>, ConstTensorView, TensorView>;
+    return View(data, {rows, shape.heads, head_dim}).transposed(0, 1);
+  };
+  const std::int64_t distances = r->rows(), heads = shape.heads;
+  Value bias = make_value({shape.batch, heads, q->rows() / shape.batch, shape.kv_len});
+  const ConstTensorView v_view(std::as_const(*v_bias).data(), {heads, head_dim});
+  transformer_xl_bias(heads_of(std::as_const(q->value()), shape.batch, heads), v_view,
+                      as_rows(std::as_const(*r).data(), distances), bias->value(), {.scale = scale});
+  if (context.tape) {
+    context.tape->record([=] {
+      Tensor grad_q(DType::f32, q->value().shape()), grad_v(DType::f32, {heads, head_dim});
+      Tensor grad_r(DType::f32, r->value().shape());
+      transformer_xl_bias_backward(heads_of(std::as_const(q->value()), shape.batch, heads), v_view,
+                                   as_rows(std::as_const(*r).data(), distances), bias->grad(),
+                                   heads_of(grad_q, shape.batch, heads), grad_v,
+                                   as_rows(grad_r.view().as<float>(), distances), {.scale = scale});
+      q->add_grad(grad_q);
+      v_bias->add_grad(grad_v);
+      r->add_grad(grad_r);
+    });
+  }
+  return bias;
+}
+
+}  // namespace rootdk

@@ -1,0 +1,60 @@
+#pragma once
+
+// The library's attention as a layer: values in, a value out, gradients through attention_backward.
+
+#include <memory>
+
+#include "layers/tape.h"
+#include "rootdk/attention.h"
+#include "rootdk/positions.h"
+
+namespace rootdk {
+
+// A matrix [batch * len, heads * dim] seen as [batch, heads, len, dim].
+ConstTensorView heads_of(const Tensor& matrix, std::int64_t batch, std::int64_t heads);
+TensorView heads_of(Tensor& matrix, std::int64_t batch, std::int64_t heads);
+
+// Which keys are padding: lengths where padding comes last, else a bit a key. At most one is defined.
+struct PaddingMask {
+  Tensor kv_lengths{};  // i32 [batch]
+  Tensor keep{};        // bool [batch, 1, 1, kv_len]
+};
+
+// What an observer asks of one attention layer; filled by the forward pass.
+struct AttentionCapture {
+  bool want_weights = false;      // the n x n matrix
+  bool want_stats = false;        // max_logit and entropy of every row
+  Tensor weights{};               // [batch, heads, q_len, kv_len]
+  Tensor max_logit{}, entropy{};  // [batch, heads, q_len]
+};
+
+struct DotProductInput {
+  std::int64_t batch = 1, heads = 1, kv_heads = 1;
+  Value q{};                               // [batch q_len, heads head_dim]
+  Value k{}, v{};                          // [batch kv_len, kv_heads head_dim]; null where the keys come from a cache:
+  ConstTensorView cached_k{}, cached_v{};  // [batch, kv_heads, kv_len, head_dim]
+  Value relative_table{};                  // AttentionParams::relative_table, or null
+  Value bias{};                            // [batch, heads, q_len, kv_len], or null
+  Value sinks{};                           // [heads], or null
+  Value additive_v{};                      // [heads, head_dim] with the additive score, or null
+  std::shared_ptr<const PaddingMask> padding{};  // or null
+  std::shared_ptr<const Tensor> alibi{};         // f32 [heads], or null
+};
+
+// params carries what is not a tensor: scale, softcap, causal, windows, relative_zero. Returns [batch q_len, heads
+// head_dim].
+Value dot_product_attention(Context& context, const DotProductInput& input, AttentionParams params,
+                            AttentionCapture* capture = nullptr);
+
+// T5's bias [buckets, heads] as the table over distances [heads, 2 max_distance + 1].
+Value t5_table(Context& context, const Value& weights, const T5BucketParams& params);
+
+// Transformer-XL's second term: q [batch q_len, heads head_dim], v_bias [heads head_dim], r [distances, heads head_dim]
+// with row t for distance t; the result [batch, heads, q_len, kv_len] is a bias for dot_product_attention.
+struct RelativeTermShape {
+  std::int64_t batch = 1, heads = 1, kv_len = 0;
+};
+Value transformer_xl_term(Context& context, const Value& q, const Value& v_bias, const Value& r,
+                          const RelativeTermShape& shape, double scale);
+
+}  // namespace rootdk

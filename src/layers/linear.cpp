@@ -1,0 +1,62 @@
+#include "layers/linear.h"
+
+#include "core/check.h"
+#include "layers/products.h"
+#include "layers/rows.h"
+
+namespace rootdk {
+namespace {
+
+void add_bias(const Context& context, const Value& bias, Node& y) {
+  const float* b = bias->data();
+  const std::int64_t width = y.width();
+  for_row_blocks(context, y.rows(), kRowBlock, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      float* out = y.data() + row * width;
+      for (std::int64_t d = 0; d < width; ++d) out[d] += b[d];
+    }
+  });
+}
+
+void linear_backward(const Context& context, Node& x, Node& weight, Node* bias, Node& y) {
+  const std::int64_t rows = x.rows(), in = x.width(), out = y.width();
+  const float* grad_y = y.grad_data();
+  multiply(context, {.rows = rows, .columns = in, .inner = out}, {.data = grad_y, .stride = out},
+           {.data = weight.data(), .stride = in}, x.grad_data(), true);
+  multiply(context, {.rows = out, .columns = in, .inner = rows},
+           {.data = grad_y, .stride = out, .transpose = Transpose::yes}, {.data = x.data(), .stride = in},
+           weight.grad_data(), true);
+  if (!bias) return;
+  sum_over_rows(context, rows, out, bias->grad_data(), [&](std::int64_t begin, std::int64_t end, float* sums) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      for (std::int64_t d = 0; d < out; ++d) sums[d] += grad_y[row * out + d];
+    }
+  });
+}
+
+}  // namespace
+
+Value linear(Context& context, const Value& x, const Value& weight, const Value& bias) {
+  const std::int64_t in = x->width(), out = weight->rows();
+  require(weight->width() == in, "linear: input of width ", in, " for a weight ", describe(weight->value()));
+  require(!bias || bias->value().elements() == out, "linear: bias of ", bias ? bias->value().elements() : 0,
+          " elements for a weight ", describe(weight->value()));
+  Value y = make_value({x->rows(), out});
+  multiply(context, {.rows = x->rows(), .columns = out, .inner = in}, {.data = x->data(), .stride = in},
+           {.data = weight->data(), .stride = in, .transpose = Transpose::yes}, y->data());
+  if (bias) add_bias(context, bias, *y);
+  if (context.tape) {
+    context.tape->record([&context, x, weight, bias, y] { linear_backward(context, *x, *weight, bias.get(), *y); });
+  }
+  return y;
+}
+
+Linear::Linear(std::int64_t out, std::int64_t in, bool with_bias)
+    : weight(make_value({out, in})), bias(with_bias ? make_value({out}) : nullptr) {}
+
+void Linear::collect(Parameters& into, const std::string& name) const {
+  into.push_back({name + ".weight", weight});
+  if (bias) into.push_back({name + ".bias", bias});
+}
+
+}  // namespace rootdk

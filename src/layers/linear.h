@@ -1,0 +1,21 @@
+#pragma once
+
+#include "layers/tape.h"
+
+namespace rootdk {
+
+// y = x W^T + b: x [rows, in], weight [out, in], bias [out] or null.
+Value linear(Context& context, const Value& x, const Value& weight, const Value& bias = nullptr);
+
+// A weight and its bias, as modules hold them.
+struct Linear {
+  Value weight;  // [out, in]
+  Value bias;    // [out], or null
+
+  Linear() = default;
+  Linear(std::int64_t out, std::int64_t in, bool with_bias);
+  Value operator()(Context& context, const Value& x) const { return linear(context, x, weight, bias); }
+  void collect(Parameters& into, const std::string& name) const;
+};
+
+}  // namespace rootdk

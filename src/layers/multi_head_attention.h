@@ -1,0 +1,89 @@
+#pragma once
+
+// Multi-head attention: projections, optional QK-norm and rotation, the library's attention, and the output projection.
+//     out = W_O attention(W_Q x, W_K source, W_V source)
+// source is x itself, x behind a cache of earlier tokens, or another sequence (cross-attention).
+
+#include <optional>
+
+#include "layers/dot_product.h"
+#include "layers/linear.h"
+#include "layers/norms.h"
+#include "layers/rotary.h"
+
+namespace rootdk {
+
+struct MultiHeadConfig {
+  std::int64_t d_model = 0, heads = 0;
+  std::int64_t kv_heads = 0;  // 0: as many as heads
+  std::int64_t head_dim = 0;  // 0: d_model / heads, which must be whole
+  bool qkv_bias = false, out_bias = false;
+  std::optional<NormParams> qk_norm{};  // over each head of q and k, before the rotation
+  bool sinks = false;                   // a learned logit per head
+  bool alibi = false;
+  bool rotary = false;  // rotates with AttentionInput::rope
+  Score score = Score::dot;
+  Scale scale{};
+  double softcap = 0.0;
+  bool causal = false;
+  std::int64_t window_left = -1;  // keys before the query's own that stay visible; -1: all
+};
+
+// Keys and values of the tokens one layer has seen: [batch, kv_heads, capacity, head_dim].
+class LayerCache {
+ public:
+  LayerCache() = default;
+  LayerCache(std::int64_t batch, std::int64_t kv_heads, std::int64_t capacity, std::int64_t head_dim);
+
+  // k and v [batch new_len, kv_heads head_dim].
+  void append(const Tensor& k, const Tensor& v);
+  std::int64_t length() const { return length_; }
+  std::int64_t capacity() const { return k_.defined() ? k_.size(2) : 0; }
+  ConstTensorView keys() const;  // [batch, kv_heads, length, head_dim]
+  ConstTensorView values() const;
+  void truncate(std::int64_t length) { length_ = length; }
+
+ private:
+  Tensor k_, v_;
+  std::int64_t length_ = 0;
+};
+
+// What one call brings besides x [batch len, d_model].
+struct AttentionInput {
+  std::int64_t batch = 1;
+  Value source{};  // cross-attention: the other sequence [batch kv_len, d_model]; null: x
+  std::shared_ptr<const RopeTable> rope{};
+  std::shared_ptr<const PaddingMask> padding{};  // of the keys
+  Value relative_table{};                        // T5's, or null
+  std::int64_t relative_zero = 0;
+  LayerCache* cache = nullptr;  // self-attention: appended to. Cross-attention: filled once, then read
+  AttentionCapture* capture = nullptr;
+};
+
+class MultiHeadAttention {
+ public:
+  MultiHeadAttention() = default;
+  explicit MultiHeadAttention(const MultiHeadConfig& config);
+
+  Value operator()(Context& context, const Value& x, const AttentionInput& input) const;
+  void collect(Parameters& into, const std::string& name) const;
+  const MultiHeadConfig& config() const { return config_; }
+
+  Linear q, k, v, out;
+  Norm q_norm, k_norm;
+  Value sinks;       // [heads], or null
+  Value additive_v;  // [heads, head_dim] with the additive score, or null
+
+ private:
+  Value project_keys(Context& context, const Value& source, const AttentionInput& input) const;
+
+  MultiHeadConfig config_;
+  std::shared_ptr<const Tensor> alibi_;
+};
+
+// QK-clip: where a head's largest logit of the last step passed `limit`, shrinks its query and key projections so that
+// the same inputs would give `limit`. Key heads that several query heads share are left alone and the query head takes
+// the whole factor. max_logit: one a head. Returns how many heads were clipped.
+int qk_clip(MultiHeadAttention& layer, std::span<const float> max_logit, double limit);
+
+}  // namespace rootdk

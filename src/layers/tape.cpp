@@ -1,0 +1,43 @@
+#include "layers/tape.h"
+
+#include "core/check.h"
+
+namespace rootdk {
+
+Tensor& Node::grad() {
+  if (!grad_.defined()) grad_ = Tensor(DType::f32, value_.shape());
+  return grad_;
+}
+
+void Node::add_grad(const Tensor& addend) {
+  require(addend.elements() == value_.elements(), "layers: gradient ", describe(addend), " for a value ",
+          describe(value_));
+  float* sum = grad_data();
+  const float* more = addend.view().as<float>();
+  const std::int64_t count = addend.elements();
+  for (std::int64_t i = 0; i < count; ++i) sum[i] += more[i];
+}
+
+Value make_value(std::initializer_list<std::int64_t> shape) {
+  return make_value(std::span(shape.begin(), shape.size()));
+}
+
+Value make_value(std::span<const std::int64_t> shape) { return std::make_shared<Node>(Tensor(DType::f32, shape)); }
+
+void Tape::backward() {
+  while (!records_.empty()) {
+    const std::function<void()> record = std::move(records_.back());
+    records_.pop_back();
+    record();  // then lets go of the activations it held
+  }
+}
+
+std::uint64_t Context::next_seed() {
+  // splitmix64 keeps the seeds of neighbouring calls and steps apart.
+  std::uint64_t word = seed + 0x9E3779B97F4A7C15u * ++dropout_calls;
+  word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9u;
+  word = (word ^ (word >> 27)) * 0x94D049BB133111EBu;
+  return word ^ (word >> 31);
+}
+
+}  // namespace rootdk

@@ -1,0 +1,95 @@
+#pragma once
+
+// What every layer computes with: values that know their gradient, the tape that remembers how to go back, and the
+// context that says where and how the layers run.
+//
+// A layer is a function from values to a value. Its forward pass computes at once; where the context has a tape, it
+// also records its backward pass there. Tape::backward() then runs the records from last to first, each adding into the
+// gradients of what it read. Forward and backward of a layer so stand side by side, and what is built from layers (a
+// block, a whole model) needs no backward pass of its own.
+//
+// Every sum has an order that depends on the shapes alone: results are the same for any number of threads.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "rootdk/executor.h"
+#include "rootdk/tensor.h"
+
+namespace rootdk {
+
+// An f32 tensor and the gradient of the loss with respect to it. Activations are matrices [rows, width].
+class Node {
+ public:
+  explicit Node(Tensor value) : value_(std::move(value)) {}
+
+  Tensor& value() { return value_; }
+  const Tensor& value() const { return value_; }
+  std::int64_t rows() const { return value_.size(0); }
+  std::int64_t width() const { return value_.elements() / (value_.size(0) ? value_.size(0) : 1); }
+  const float* data() const { return value_.view().as<float>(); }
+  float* data() { return value_.view().as<float>(); }
+
+  // Zero until something has been added.
+  Tensor& grad();
+  bool has_grad() const { return grad_.defined(); }
+  void drop_grad() { grad_ = Tensor(); }
+  float* grad_data() { return grad().view().as<float>(); }
+  // grad += addend, a contiguous f32 tensor of the same number of elements.
+  void add_grad(const Tensor& addend);
+
+ private:
+  Tensor value_;
+  Tensor grad_;
+};
+
+using Value = std::shared_ptr<Node>;
+
+// A fresh zeroed value.
+Value make_value(std::initializer_list<std::int64_t> shape);
+Value make_value(std::span<const std::int64_t> shape);
+inline Value make_value_like(const Value& other) { return make_value(other->value().shape()); }
+
+class Tape {
+ public:
+  void record(std::function<void()> backward) { records_.push_back(std::move(backward)); }
+  // Runs the records from last to first and forgets them. The gradient of the loss is set before.
+  void backward();
+  void clear() { records_.clear(); }
+  bool empty() const { return records_.empty(); }
+
+ private:
+  std::vector<std::function<void()>> records_;
+};
+
+// Where the time of a forward pass goes; see `rootdk bench model`.
+struct LayerTimes {
+  double product_seconds = 0, attention_seconds = 0;
+  double product_flops = 0, attention_flops = 0;
+};
+
+// How layers run. The dropout of each place has its own seed: `seed` mixed with the count of dropouts so far.
+struct Context {
+  Tape* tape = nullptr;          // null: forward only
+  Executor* executor = nullptr;  // null: default_executor()
+  double dropout = 0.0;          // of activations and attention weights; 0 outside training
+  std::uint64_t seed = 0;        // of this step's dropout
+  std::uint64_t dropout_calls = 0;
+  LayerTimes* times = nullptr;  // filled where given
+
+  Executor& threads() const { return executor ? *executor : default_executor(); }
+  std::uint64_t next_seed();
+};
+
+// A tensor that training moves, under the name it has in a checkpoint.
+struct Parameter {
+  std::string name;
+  Value value;
+};
+using Parameters = std::vector<Parameter>;
+
+}  // namespace rootdk

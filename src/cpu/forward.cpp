@@ -98,7 +98,8 @@ ForwardRun::Pair ForwardRun::pair(const Step& step, std::int64_t index) const {
 }
 
 void ForwardRun::run() {
-  if (plan_.second_pass) clear_second_outputs();
+  clear_maps();
+  if (plan_.rows == 0) return;
   for (std::int64_t first = 0; first < plan_.pairs; first += plan_.chunk_pairs) {
     run_chunk(first, std::min(plan_.chunk_pairs, plan_.pairs - first));
   }
@@ -298,7 +299,6 @@ void ForwardRun::finish(const Slot& slot, const ForwardBlock& block, const Pair&
 }
 
 void run_forward(const ForwardCall& call, const KernelTable& kernels) {
-  if (call.shape.batch * call.shape.heads * call.shape.q_len == 0) return;
   Executor& executor = call.execution.executor ? *call.execution.executor : default_executor();
   ForwardRun(call, kernels, executor).run();
 }

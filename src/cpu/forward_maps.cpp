@@ -16,6 +16,24 @@ std::int64_t cell_of(std::int64_t index, std::int64_t length, std::int64_t cells
   return ((index + 1) * cells - 1) / length;
 }
 
+// Fills a view of rank 3 or 4 with zeros; not given: nothing to do.
+void fill_zero(TensorView view) {
+  if (!view.defined()) return;
+  if (view.rank == 3) {
+    view.rank = 4;
+    view.shape = {1, view.shape[0], view.shape[1], view.shape[2]};
+    view.strides = {0, view.strides[0], view.strides[1], view.strides[2]};
+  }
+  const auto to = write<float, 4>(view);
+  for (std::int64_t a = 0; a < view.size(0); ++a) {
+    for (std::int64_t b = 0; b < view.size(1); ++b) {
+      for (std::int64_t c = 0; c < view.size(2); ++c) {
+        for (std::int64_t d = 0; d < view.size(3); ++d) to(a, b, c, d) = 0.0f;
+      }
+    }
+  }
+}
+
 }  // namespace
 
 void ForwardRun::make_segments() {
@@ -68,27 +86,10 @@ void ForwardRun::flush_cells(const Pair& pair, std::int64_t map_row) {
 }
 
 // Keys that no row sees keep a mass and a weight of zero.
-void ForwardRun::clear_second_outputs() {
-  if (call_.stats.column_mass.defined()) {
-    const auto mass = write<float, 3>(call_.stats.column_mass);
-    const TensorView& view = call_.stats.column_mass;
-    for (std::int64_t b = 0; b < view.size(0); ++b) {
-      for (std::int64_t h = 0; h < view.size(1); ++h) {
-        for (std::int64_t j = 0; j < view.size(2); ++j) mass(b, h, j) = 0.0f;
-      }
-    }
-  }
-  if (call_.stats.weights.defined()) {
-    const auto weights = write<float, 4>(call_.stats.weights);
-    const TensorView& view = call_.stats.weights;
-    for (std::int64_t b = 0; b < view.size(0); ++b) {
-      for (std::int64_t h = 0; h < view.size(1); ++h) {
-        for (std::int64_t r = 0; r < view.size(2); ++r) {
-          for (std::int64_t j = 0; j < view.size(3); ++j) weights(b, h, r, j) = 0.0f;
-        }
-      }
-    }
-  }
+void ForwardRun::clear_maps() {
+  fill_zero(call_.stats.column_mass);
+  fill_zero(call_.stats.weights);
+  if (plan_.rows == 0) fill_zero(call_.stats.pooled_map);
 }
 
 void ForwardRun::second_pass(const Step& step) {

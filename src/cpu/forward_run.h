@@ -80,7 +80,7 @@ class ForwardRun {
   void second_pass(const Step& step);
   void column_mass(Slot& slot, const Pair& pair, std::int64_t tile, const Step& step);
   void exact_weights(Slot& slot, const Pair& pair, const Step& step);
-  void clear_second_outputs();
+  void clear_maps();
   std::int64_t normaliser_index(const Pair& pair, std::int64_t r) const { return pair.slot * plan_.rows + r; }
 
   const ForwardCall& call_;

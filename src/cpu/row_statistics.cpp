@@ -24,6 +24,8 @@ RowStatistics::RowStatistics(const AttentionStats& stats)
 }
 
 RowNormaliser RowStatistics::finish(const RowEnd& end, std::int64_t batch, std::int64_t head, std::int64_t i) const {
+  // A NaN among the logits is in the sum; comparisons have kept it out of the maximum.
+  if (std::isnan(end.sum)) return finish_nan(batch, head, i);
   const bool seen = end.max != -std::numeric_limits<float>::infinity();
   // The denominator relative to 2^top, the sink included.
   double denominator = end.sum, top = end.max, shift = 1.0;
@@ -45,11 +47,19 @@ RowNormaliser RowStatistics::finish(const RowEnd& end, std::int64_t batch, std::
       // -sum p ln p with p = e^x scale, x relative to the maximum; ln scale without the quotient's rounding.
       const double log_scale = (end.max - top) * std::numbers::ln2 - log_sum;
       const double entropy = -scale * (end.weighted * std::numbers::ln2 + end.sum * log_scale);
-      entropy_(batch, head, i) = seen ? static_cast<float>(entropy > 0 || std::isnan(entropy) ? entropy : 0.0) : 0.0f;
+      entropy_(batch, head, i) = seen ? static_cast<float>(std::max(entropy, 0.0)) : 0.0f;
     }
     if (sum_p2_) sum_p2_(batch, head, i) = static_cast<float>(end.squares * scale * scale);
   }
   return {.max = seen ? end.max : 0.0f, .scale = static_cast<float>(scale)};
+}
+
+RowNormaliser RowStatistics::finish_nan(std::int64_t batch, std::int64_t head, std::int64_t i) const {
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  for (const auto& view : {lse_, max_logit_, max_weight_, entropy_, sum_p2_}) {
+    if (view) view(batch, head, i) = kNan;
+  }
+  return {.max = kNan, .scale = kNan};
 }
 
 }  // namespace rootdk::cpu

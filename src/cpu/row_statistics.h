@@ -34,6 +34,8 @@ class RowStatistics {
   RowNormaliser finish(const RowEnd& end, std::int64_t batch, std::int64_t head, std::int64_t i) const;
 
  private:
+  RowNormaliser finish_nan(std::int64_t batch, std::int64_t head, std::int64_t i) const;
+
   Strided<float, 3> lse_, max_logit_, max_weight_, entropy_, sum_p2_;
   bool any_ = false;
 };

@@ -40,6 +40,8 @@ TEST(MultiHeadAttention, GradientsOfEveryOption) {
        .causal = true,
        .window_left = 2},
       {.d_model = 8, .heads = 2, .softcap = 2.0},
+      {.d_model = 8, .heads = 2, .score = Score::cosine, .scale = 3.0},
+      {.d_model = 8, .heads = 2, .score = Score::additive, .scale = Scale::none(), .causal = true},
   };
   for (std::size_t i = 0; i < configs.size(); ++i) {
     SCOPED_TRACE(i);

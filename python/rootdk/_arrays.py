@@ -1,0 +1,344 @@
+"""The kinds of arrays that calls take and give back: NumPy's, PyTorch's, and `Buffer` for everything else.
+
+A kind writes the description of an array into an arena without copying, and makes new arrays of its own. Objects of no
+kind (DLPack, the buffer protocol) are viewed as one on the way in, and results are handed back as what was given.
+"""
+
+import functools
+import sys
+from typing import Any, Callable, Dict, Optional, Sequence, Tuple, TypeVar
+
+from . import _abi, _buffer
+from ._abi import DTYPE_NAMES, DTYPE_SIZES, PACK_TENSOR
+from ._buffer import Buffer
+
+Shape = Tuple[int, ...]
+
+
+def _padded(shape: Shape, strides: Shape, rank: int) -> Tuple[Shape, Shape]:
+    """Dimensions of size 1 in front, up to the rank: [q_len, kv_len] is a mask for every batch and head."""
+    missing = rank - len(shape)
+    return ((1,) * missing + shape, (0,) * missing + strides) if missing > 0 else (shape, strides)
+
+
+class Kind:
+    """What the rest of the package asks of a kind of array. `code` is a dtype of the C ABI."""
+
+    name = ""
+
+    def pack(self, memory: Any, offset: int, x: Any, name: str, rank: int = 0) -> None:
+        """Describes x at the offset of the memory, with at least `rank` dimensions."""
+        raise NotImplementedError
+
+    def owns(self, x: Any) -> bool:
+        raise NotImplementedError
+
+    def code(self, x: Any, name: str) -> int:
+        raise NotImplementedError
+
+    def empty(self, shape: Shape, code: int, like: Any) -> Any:
+        """New memory on the device of `like`."""
+        raise NotImplementedError
+
+    def from_list(self, values: Sequence[Any], code: int, like: Any) -> Any:
+        raise NotImplementedError
+
+    def to_int32(self, x: Any) -> Any:
+        """The same integers as i32, copied only where they are i64."""
+        raise NotImplementedError
+
+    def writable(self, x: Any) -> bool:
+        return True
+
+    def is_cuda(self, x: Any) -> bool:
+        return False
+
+    def needs_operator(self, q: Any, k: Any, v: Any, tensors: Optional[Dict[str, Any]]) -> bool:
+        """Whether the call must be one that its framework sees: for a gradient, or while compiling."""
+        return False
+
+
+def small_code(code: int) -> int:
+    """The type of statistics and small float tensors beside a data type: f32, or f64 beside f64."""
+    return _abi.F64 if code == _abi.F64 else _abi.F32
+
+
+def _bad_rank(name: str, rank: int) -> ValueError:
+    return ValueError(f"rootdk: {name} has rank {rank}, expected 1 to {_abi.MAX_RANK}")
+
+
+class NumpyKind(Kind):
+    name = "a NumPy array"
+
+    def __init__(self, numpy: Any) -> None:
+        self.numpy = numpy
+        types = {"float32": _abi.F32, "float16": _abi.F16, "float64": _abi.F64, "int32": _abi.I32, "int64": _abi.I64,
+                 "bool": _abi.BOOL, "int8": _abi.I8}
+        self._codes: Dict[Any, int] = {numpy.dtype(name): code for name, code in types.items()}
+        self._types = {code: dtype for dtype, code in self._codes.items()}
+
+    def owns(self, x: Any) -> bool:
+        return isinstance(x, self.numpy.ndarray)
+
+    def code(self, x: Any, name: str) -> int:
+        code = self._codes.get(x.dtype)
+        if code is not None:
+            return code
+        if x.dtype.name == "bfloat16" and x.dtype.itemsize == 2:  # ml_dtypes and those who speak like it
+            self._types.setdefault(_abi.BF16, x.dtype)
+            return self._codes.setdefault(x.dtype, _abi.BF16)
+        raise TypeError(f"rootdk: {name} has the type {x.dtype}, which is none of " + ", ".join(DTYPE_NAMES))
+
+    def pack(self, memory: Any, offset: int, x: Any, name: str, rank: int = 0) -> None:
+        code = self._codes.get(x.dtype)
+        if code is None:
+            code = self.code(x, name)
+        size = DTYPE_SIZES[code]
+        address = x.__array_interface__["data"][0]
+        shape, strides = x.shape, []
+        for stride in x.strides:
+            if stride % size:
+                raise ValueError(f"rootdk: {name} has a stride of {stride} bytes, not whole {size}-byte elements")
+            strides.append(stride // size)
+        if address % size:
+            raise ValueError(f"rootdk: {name} is not aligned to its {size}-byte elements")
+        if rank > len(shape):
+            shape, strides = _padded(shape, tuple(strides), rank)  # type: ignore[assignment]
+        count = len(shape)
+        if not 0 < count <= _abi.MAX_RANK:
+            raise _bad_rank(name, count)
+        PACK_TENSOR[count](memory, offset, address, code, 0, 0, count, *shape, *strides)
+
+    def empty(self, shape: Shape, code: int, like: Any) -> Any:
+        return self.numpy.empty(shape, self._types[code])
+
+    def from_list(self, values: Sequence[Any], code: int, like: Any) -> Any:
+        return self.numpy.asarray(values, self._types[code])
+
+    def to_int32(self, x: Any) -> Any:
+        return x.astype(self.numpy.int32) if x.dtype == self.numpy.int64 else x
+
+    def writable(self, x: Any) -> bool:
+        return bool(x.flags.writeable)
+
+
+class TorchKind(Kind):
+    name = "a PyTorch tensor"
+
+    def __init__(self, torch: Any) -> None:
+        self.torch = torch
+        self._codes = {torch.float32: _abi.F32, torch.bfloat16: _abi.BF16, torch.float16: _abi.F16,
+                       torch.float64: _abi.F64, torch.int32: _abi.I32, torch.int64: _abi.I64, torch.bool: _abi.BOOL,
+                       torch.int8: _abi.I8}
+        self._types = {code: dtype for dtype, code in self._codes.items()}
+        compiler = getattr(torch, "compiler", None)
+        self._is_compiling: Callable[[], bool] = getattr(compiler, "is_compiling", lambda: False)
+
+    def owns(self, x: Any) -> bool:
+        return isinstance(x, self.torch.Tensor)
+
+    def code(self, x: Any, name: str) -> int:
+        code = self._codes.get(x.dtype)
+        if code is None:
+            raise TypeError(f"rootdk: {name} has the type {x.dtype}, which is none of " + ", ".join(DTYPE_NAMES))
+        return code
+
+    def pack(self, memory: Any, offset: int, x: Any, name: str, rank: int = 0) -> None:
+        code = self._codes.get(x.dtype)
+        if code is None:
+            code = self.code(x, name)
+        kind = index = 0
+        if not x.is_cpu:
+            if not x.is_cuda:
+                raise TypeError(f"rootdk: {name} lies on {x.device}, neither on the CPU nor on CUDA")
+            kind, index = _abi.CUDA, x.device.index
+        if x.layout is not self.torch.strided:
+            raise TypeError(f"rootdk: {name} has the layout {x.layout}, expected {self.torch.strided}")
+        shape, strides = x.shape, x.stride()
+        if rank > len(shape):
+            shape, strides = _padded(tuple(shape), strides, rank)
+        count = len(shape)
+        if not 0 < count <= _abi.MAX_RANK:
+            raise _bad_rank(name, count)
+        PACK_TENSOR[count](memory, offset, x.data_ptr(), code, kind, index, count, *shape, *strides)
+
+    def empty(self, shape: Shape, code: int, like: Any) -> Any:
+        return self.torch.empty(shape, dtype=self._types[code], device=like.device)
+
+    def from_list(self, values: Sequence[Any], code: int, like: Any) -> Any:
+        return self.torch.tensor(values, dtype=self._types[code], device=like.device)
+
+    def to_int32(self, x: Any) -> Any:
+        return x.to(self.torch.int32) if x.dtype == self.torch.int64 else x
+
+    def is_cuda(self, x: Any) -> bool:
+        return bool(x.is_cuda)
+
+    def needs_operator(self, q: Any, k: Any, v: Any, tensors: Optional[Dict[str, Any]]) -> bool:
+        if self._is_compiling():
+            return True
+        if not (q.requires_grad or k.requires_grad or v.requires_grad):
+            if not tensors or not any(getattr(x, "requires_grad", False) for x in tensors.values()):
+                return False
+        return bool(self.torch.is_grad_enabled())
+
+
+class BufferKind(Kind):
+    name = "a buffer"
+
+    def owns(self, x: Any) -> bool:
+        return isinstance(x, Buffer)
+
+    def code(self, x: Any, name: str) -> int:
+        return int(x.code)
+
+    def pack(self, memory: Any, offset: int, x: Any, name: str, rank: int = 0) -> None:
+        shape, strides = _padded(x.shape, x.strides, rank)
+        count = len(shape)
+        if not 0 < count <= _abi.MAX_RANK:
+            raise _bad_rank(name, count)
+        PACK_TENSOR[count](memory, offset, x.address, x.code, 0, 0, count, *shape, *strides)
+
+    def empty(self, shape: Shape, code: int, like: Any) -> Any:
+        return Buffer.empty(tuple(shape), code)
+
+    def from_list(self, values: Sequence[Any], code: int, like: Any) -> Any:
+        result = Buffer.empty((len(values),), code)
+        view = result.memoryview()
+        for i, value in enumerate(values):
+            view[i] = value
+        return result
+
+    def to_int32(self, x: Any) -> Any:
+        return self.from_list(_nested_list(x), _abi.I32, x) if x.code == _abi.I64 else x
+
+    def writable(self, x: Any) -> bool:
+        return bool(x.writable)
+
+
+def _nested_list(x: Buffer) -> Any:
+    return x.memoryview().tolist()
+
+
+_kinds: Dict[type, Kind] = {Buffer: BufferKind()}
+_numpy_kind: Optional[NumpyKind] = None
+_torch_kind: Optional[TorchKind] = None
+
+
+def native_kind(x: Any) -> Optional[Kind]:
+    """The kind that describes x itself, or None. NumPy and PyTorch are looked for only where they are already imported:
+    otherwise x cannot be theirs."""
+    global _numpy_kind, _torch_kind
+    kind = _kinds.get(type(x))
+    if kind is not None:
+        return kind
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    if numpy is not None and isinstance(x, numpy.ndarray):
+        kind = _numpy_kind = _numpy_kind or NumpyKind(numpy)
+    elif torch is not None and isinstance(x, torch.Tensor):
+        kind = _torch_kind = _torch_kind or TorchKind(torch)
+    else:
+        return None
+    return _kinds.setdefault(type(x), kind)
+
+
+def kind_of(x: Any, name: str) -> Kind:
+    kind = _kinds.get(type(x)) or native_kind(x)
+    if kind is None:
+        raise TypeError(f"rootdk: {name} is a {type(x).__name__}, expected a NumPy array, a PyTorch tensor, or an object "
+                        "with __dlpack__ or the buffer protocol")
+    return kind
+
+
+def require_kind(kind: Kind, x: Any, name: str, other: str = "q") -> None:
+    if _kinds.get(type(x)) is not kind and not kind.owns(x):
+        raise TypeError(f"rootdk: {other} is {kind.name} but {name} is a {type(x).__module__}.{type(x).__name__}")
+
+
+# --- objects of no kind -------------------------------------------------------------------------------------------
+
+
+def _is_foreign(x: Any) -> bool:
+    return native_kind(x) is None and (hasattr(x, "__dlpack__") or _has_buffer(x))
+
+
+def _has_buffer(x: Any) -> bool:
+    if isinstance(x, (bytes, bytearray, str)):
+        return False
+    try:
+        memoryview(x)
+    except TypeError:
+        return False
+    return True
+
+
+def _import(x: Any, name: str) -> Any:
+    """x as an array of a kind, without a copy."""
+    if not hasattr(x, "__dlpack__"):
+        return _buffer.from_buffer(x, name)
+    device_type = x.__dlpack_device__()[0]
+    if device_type in (_buffer.DLPACK_CPU, _buffer.DLPACK_CUDA_HOST):
+        return _buffer.from_dlpack(x, name)
+    if device_type == _buffer.DLPACK_CUDA:
+        # Scratch memory and streams on the GPU are PyTorch's affair.
+        try:
+            import torch
+        except ImportError:
+            raise TypeError(f"rootdk: {name} lies on a CUDA device; without PyTorch only CPU memory is taken") from None
+        return torch.from_dlpack(x)
+    raise TypeError(f"rootdk: {name} lies on a device of DLPack type {device_type}, neither CPU (1) nor CUDA (2)")
+
+
+def _exporter(x: Any) -> Callable[[Any], Any]:
+    """How a result goes back to whoever gave x: its own from_dlpack, a memoryview, or NumPy's from_dlpack."""
+    if not hasattr(x, "__dlpack__"):
+        return lambda result: result.memoryview()
+    namespace = x.__array_namespace__() if hasattr(x, "__array_namespace__") else None
+    root = sys.modules.get(type(x).__module__.partition(".")[0])
+    for owner in (namespace, root, sys.modules.get("numpy")):
+        if hasattr(owner, "from_dlpack"):
+            return owner.from_dlpack  # type: ignore[union-attr, no-any-return]
+    return lambda result: result
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def takes_any_array(function: Function) -> Function:
+    """Lets a function of native arrays take foreign ones: the first argument decides what comes back."""
+
+    @functools.wraps(function)
+    def call(first: Any, *rest: Any, **named: Any) -> Any:
+        if type(first) in _kinds or not _is_foreign(first):
+            return function(first, *rest, **named)
+        export = _exporter(first)
+        given: Dict[int, Any] = {}  # the view of each object, so that out= comes back as the object itself
+
+        def view(x: Any, name: str) -> Any:
+            if not _is_foreign(x):
+                return x
+            result = _import(x, name)
+            given[id(result)] = x
+            return result
+
+        def back(result: Any) -> Any:
+            if native_kind(result) is None:
+                return result
+            return given[id(result)] if id(result) in given else export(result)
+
+        arguments = [view(x, f"argument {i + 1}") for i, x in enumerate((first, *rest))]
+        result = function(*arguments, **{name: view(x, name) for name, x in named.items()})
+        return map_arrays(back, result)
+
+    return call  # type: ignore[return-value]
+
+
+def map_arrays(change: Callable[[Any], Any], result: Any) -> Any:
+    """A result with every array in it changed: an array, a tuple, a dict, or an object with `map_arrays`."""
+    if isinstance(result, tuple):
+        return tuple(map_arrays(change, part) for part in result)
+    if isinstance(result, dict):
+        return {name: map_arrays(change, part) for name, part in result.items()}
+    if hasattr(result, "map_arrays"):
+        return result.map_arrays(change)
+    return change(result)

@@ -1,0 +1,323 @@
+"""attention, attention_backward, explain and merge_states over NumPy arrays, PyTorch tensors and anything like them."""
+
+import ctypes
+import json
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+
+from . import _abi
+from ._abi import give_arena, take_arena
+from ._arrays import Kind, kind_of, require_kind, small_code, takes_any_array
+from ._params import (OFFSETS, DIFFERENTIABLE, Params, Window, pair, write_execution, write_output, write_qkv,
+                      write_tensor)
+from ._result import AttentionResult
+
+ROW_STATS = ("lse", "max_logit", "max_weight", "entropy", "sum_p2")
+_K, _V, _OUT = OFFSETS["k"], OFFSETS["v"], OFFSETS["out"]
+
+
+class StatsRequest(NamedTuple):
+    """Which statistics a call computes."""
+
+    names: Tuple[str, ...] = ()  # of ROW_STATS and column_mass
+    map_size: Optional[Tuple[int, int]] = None
+    weights: Any = False  # True: all rows; else the rows
+    stride: int = 1
+
+    @classmethod
+    def make(cls, stats: Union[bool, str, Sequence[str]], map_size: Union[None, int, Tuple[int, int]], weights: Any,
+             stride: int) -> Optional["StatsRequest"]:
+        """None where nothing is asked for."""
+        wants_weights = weights is not None and weights is not False
+        if not stats and map_size is None and not wants_weights:
+            return None
+        names: Tuple[str, ...] = ()
+        if stats is True:
+            names = ROW_STATS + ("column_mass",)
+        elif stats:
+            names = (stats,) if isinstance(stats, str) else tuple(stats)
+            for name in names:
+                if name not in ROW_STATS + ("column_mass",):
+                    raise ValueError(f"rootdk: stats has {name!r}, expected some of "
+                                     + ", ".join(ROW_STATS + ("column_mass",)))
+        return cls(names, None if map_size is None else pair(map_size, "map_size"),
+                   weights if wants_weights else False, stride)
+
+    def allocate(self, kind: Kind, q: Any, k: Any) -> Dict[str, Any]:
+        """The arrays that the call fills, by name; weight_rows among them where rows are chosen."""
+        batch, heads, q_len, _ = q.shape
+        kv_len = k.shape[2]
+        code = small_code(kind.code(q, "q"))
+        arrays = {name: kind.empty((batch, heads, kv_len if name == "column_mass" else q_len), code, q)
+                  for name in self.names}
+        if self.map_size is not None:
+            arrays["pooled_map"] = kind.empty((batch, heads) + self.map_size, code, q)
+        if self.weights is not False:
+            rows = q_len
+            if self.weights is not True:
+                chosen = self.weights
+                chosen = kind.from_list(chosen, _abi.I32, q) if isinstance(chosen, (list, tuple, range)) else chosen
+                arrays["weight_rows"] = kind.to_int32(chosen)
+                rows = arrays["weight_rows"].shape[0]
+            arrays["weights"] = kind.empty((batch, heads, rows, kv_len), code, q)
+        return arrays
+
+
+_STATS_FIELDS = ROW_STATS + ("column_mass", "pooled_map", "weights", "weight_rows")
+
+
+def write_stats(arena: _abi.Arena, kind: Kind, arrays: Dict[str, Any], stride: int) -> int:
+    addresses = [write_tensor(arena, kind, name, arrays.get(name), name) for name in _STATS_FIELDS]
+    _abi.STATS.pack_into(arena.memory, arena.stats, _abi.STATS.size, *addresses, stride)
+    return arena.base + arena.stats
+
+
+def _have_rank_4(q: Any, k: Any, v: Any) -> bool:
+    """Where not, no output is allocated, and the library says what is wrong."""
+    return len(q.shape) == len(k.shape) == len(v.shape) == 4
+
+
+class _OnStream:
+    """A CUDA call: PyTorch's current stream on the device of q, and scratch memory from PyTorch's allocator, which may
+    hand it out again as soon as the stream has passed the call."""
+
+    def __init__(self, kind: Any, q: Any) -> None:
+        self.torch, self.device = kind.torch, q.device
+        self.stream = self.torch.cuda.current_stream(q.device).cuda_stream
+
+    def run(self, arena: _abi.Arena, function: Any, workspace: Any, arguments: Tuple[int, ...], target: Optional[str],
+            threads: Optional[int]) -> int:
+        with self.torch.cuda.device(self.device):
+            size = ctypes.c_size_t()
+            _abi.check(workspace(*arguments, ctypes.addressof(size)))
+            scratch = self.torch.empty(size.value, dtype=self.torch.uint8, device=self.device)
+            execution = write_execution(arena, target, threads, 0, self.stream, scratch.data_ptr(), size.value)
+            return int(function(*arguments, execution))
+
+
+def run_forward(kind: Kind, q: Any, k: Any, v: Any, params: Params, out: Any, stats: Optional[StatsRequest],
+                target: Optional[str], threads: Optional[int]) -> Tuple[Any, Optional[Dict[str, Any]]]:
+    """(out, the statistics by name)."""
+    arena = take_arena()
+    try:
+        base = arena.base
+        write_qkv(arena, kind, q, k, v)
+        params_at = params.write(arena, kind, q)
+        arrays, out_at, stats_at = None, 0, 0
+        if _have_rank_4(q, k, v):
+            if out is None:
+                out = kind.empty((*q.shape[:3], v.shape[3]), kind.code(q, "q"), q)
+            out_at = write_output(arena, kind, "out", out, "out")
+            if stats is not None:
+                arrays = stats.allocate(kind, q, k)
+                stats_at = write_stats(arena, kind, arrays, stats.stride)
+        arguments = (base, base + _K, base + _V, out_at, params_at, stats_at)
+        if kind.is_cuda(q):
+            status = _OnStream(kind, q).run(arena, _abi.attention, _abi.attention_workspace, arguments, target, threads)
+        else:
+            status = _abi.attention(*arguments, write_execution(arena, target, threads))
+        if status:
+            _abi.check(status)
+        return out, arrays
+    finally:
+        give_arena(arena)
+
+
+@takes_any_array
+def attention(q: Any, k: Any, v: Any, *, causal: bool = False, window: Window = None,
+              scale: Union[None, str, float] = None, temperature: float = 1.0, softcap: Optional[float] = None,
+              score: str = "dot", bias: Any = None, mask: Any = None, block_mask: Any = None,
+              block_size: Union[None, int, Tuple[int, int]] = None, kv_lengths: Any = None, q_starts: Any = None,
+              kv_starts: Any = None, max_q_len: int = 0, max_kv_len: int = 0, relative_table: Any = None,
+              relative_zero: int = 0, alibi_slopes: Any = None, sinks: Any = None, additive_v: Any = None,
+              dropout: float = 0.0, seed: int = 0, out: Any = None, stats: Union[bool, str, Sequence[str]] = False,
+              map_size: Union[None, int, Tuple[int, int]] = None, weights: Any = False, stats_stride: int = 1,
+              target: Optional[str] = None, threads: Optional[int] = None) -> Any:
+    """Scaled dot-product attention, softmax(q k^T scale / temperature + bias) v, without the n x n matrix.
+
+    q is [batch, heads, q_len, head_dim], k [batch, kv_heads, kv_len, head_dim], v [batch, kv_heads, kv_len, value_dim],
+    of one type (f32, bf16, f16, or f64 on the reference), with any strides and a contiguous last dimension. heads is a
+    multiple of kv_heads. Nothing is copied, and the result is of the kind that q is.
+
+    What shapes the operation:
+      causal        keeps keys up to the query; query i stands at key i + (kv_len - q_len)
+      window        how far a query sees: a number of keys to each side, or (left, right) with None for no limit
+      scale         None: 1/sqrt(head_dim); a number; "none"; "inverse_head_dim"
+      temperature   divides the logits; softcap c turns x into c tanh(x / c)
+      score         "dot", "cosine", or "additive" (which needs additive_v [heads, head_dim])
+      mask          booleans that broadcast to [batch, heads, q_len, kv_len]; True keeps
+      block_mask    booleans over blocks of block_size (one number or two) queries x keys
+      kv_lengths    integers [batch]: keys from there on are padding
+      q_starts, kv_starts   packed sequences: where each begins, and the total at the end
+      bias          added to the logits; broadcasts like mask
+      relative_table, relative_zero   [heads or 1, entries]: a bias by distance; relative_zero is distance 0
+      alibi_slopes  [heads]: adds -slope |distance|
+      sinks         [heads]: one more logit in the denominator
+      dropout, seed the same seed drops the same weights on every device
+
+    What comes back: `out`, or with `stats`, `map_size` or `weights` an AttentionResult.
+      out           memory to write to
+      stats         True for all statistics of rows and keys, or names: lse, max_logit, max_weight, entropy, sum_p2,
+                    column_mass
+      map_size      rows and columns of a pooled picture of the n x n weights
+      weights       True for all exact weights, or the rows to give them for
+      stats_stride  entropy and sum_p2 of one tile of queries in so many
+
+    Where it runs: `target` names an implementation (see explain), `threads` sets the width of the pool. CUDA tensors
+    run on PyTorch's current stream. PyTorch tensors that need a gradient go through rootdk.torch.attention.
+
+    Raises ValueError or TypeError, with the values in the message, before anything is written."""
+    kind = kind_of(q, "q")
+    request = StatsRequest.make(stats, map_size, weights, stats_stride)
+    params = Params(causal, window, scale, temperature, softcap, score, bias, mask, block_mask, block_size, kv_lengths,
+                    q_starts, kv_starts, max_q_len, max_kv_len, relative_table, relative_zero, alibi_slopes, sinks,
+                    additive_v, dropout, seed)
+    if kind.needs_operator(q, k, v, params.tensors):
+        from .torch import _operator
+
+        if out is not None:
+            raise ValueError("attention: out is given, but a gradient is needed (use torch.no_grad())")
+        return _operator.run(q, k, v, params, request, target, threads)
+    out, arrays = run_forward(kind, q, k, v, params, out, request, target, threads)
+    return out if arrays is None else AttentionResult(out, arrays)
+
+
+@takes_any_array
+def attention_backward(grad_out: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *, entropy: Any = None,
+                       grad_lse: Any = None, grad_entropy: Any = None,
+                       gradients: Sequence[str] = ("q", "k", "v"), target: Optional[str] = None,
+                       threads: Optional[int] = None, **params: Any) -> Dict[str, Any]:
+    """The gradients of attention: a dict with an array for each name in `gradients`, out of q, k, v, bias,
+    relative_table, alibi_slopes, sinks, additive_v and column_mass (the forward statistic as a by-product).
+
+    out and lse come from the forward call (stats="lse"), params are those of the forward call. grad_lse and
+    grad_entropy are the gradients of the loss for these statistics; the latter needs entropy."""
+    kind = kind_of(q, "q")
+    for name in gradients:
+        if name not in _abi.GRADIENTS:
+            raise ValueError(f"rootdk: gradients has {name!r}, expected some of {', '.join(_abi.GRADIENTS)}")
+    saved = {"q": q, "k": k, "v": v, "out": out, "lse": lse, "entropy": entropy}
+    upstream = {"out": grad_out, "lse": grad_lse, "entropy": grad_entropy}
+    return run_backward(kind, saved, upstream, Params(**params), tuple(gradients), target, threads)
+
+
+def run_backward(kind: Kind, saved: Dict[str, Any], upstream: Dict[str, Any], params: Params, names: Tuple[str, ...],
+                 target: Optional[str], threads: Optional[int]) -> Dict[str, Any]:
+    q, k = saved["q"], saved["k"]
+    arena = take_arena()
+    try:
+        memory, base = arena.memory, arena.base
+        write_qkv(arena, kind, q, k, saved["v"])
+        saved_at = [base, base + _K, base + _V]
+        saved_at += [write_tensor(arena, kind, name, saved[name], name) for name in ("out", "lse", "entropy")]
+        upstream_at = [write_tensor(arena, kind, "upstream." + name, upstream[name], "grad_" + name)
+                       for name in ("out", "lse", "entropy")]
+        params_at = params.write(arena, kind, q)
+        results = _allocate_gradients(kind, saved, params, names)
+        gradients_at = [write_tensor(arena, kind, "grad." + name, results.get(name), name,
+                                     4 if name == "bias" else 0) for name in _abi.GRADIENTS]
+        _abi.SAVED.pack_into(memory, arena.saved, _abi.SAVED.size, *saved_at)
+        _abi.UPSTREAM.pack_into(memory, arena.upstream, _abi.UPSTREAM.size, *upstream_at)
+        _abi.GRADIENTS_STRUCT.pack_into(memory, arena.gradients, _abi.GRADIENTS_STRUCT.size, *gradients_at)
+        arguments = (base + arena.saved, base + arena.upstream, base + arena.gradients, params_at)
+        if kind.is_cuda(q):
+            status = _OnStream(kind, q).run(arena, _abi.attention_backward, _abi.attention_backward_workspace, arguments,
+                                            target, threads)
+        else:
+            status = _abi.attention_backward(*arguments, write_execution(arena, target, threads))
+        _abi.check(status)
+        return results
+    finally:
+        give_arena(arena)
+
+
+def _allocate_gradients(kind: Kind, saved: Dict[str, Any], params: Params, names: Tuple[str, ...]) -> Dict[str, Any]:
+    results = {}
+    tensors = params.tensors or {}
+    for name in names:
+        if name == "column_mass":
+            q, k = saved["q"], saved["k"]
+            results[name] = kind.empty((*q.shape[:2], k.shape[2]), small_code(kind.code(q, "q")), q)
+            continue
+        source = tensors.get(name) if name in DIFFERENTIABLE else saved[name]
+        if source is None:
+            raise ValueError(f"attention_backward: a gradient of {name} is asked for, but {name} is not given")
+        results[name] = kind.empty(tuple(source.shape), kind.code(source, name), source)
+    return results
+
+
+class Explanation(NamedTuple):
+    """Which implementation a call would use here, and why not the others."""
+
+    chosen: str  # empty: none
+    error: str  # what the call would raise; empty: nothing
+    candidates: List[Tuple[str, str]]  # (name, refusal), in the order in which they are asked
+
+    def __repr__(self) -> str:
+        lines = [f"runs on {self.chosen}" if self.chosen else f"fails: {self.error}"]
+        lines += [f"  {name}: {refusal or 'accepts'}" for name, refusal in self.candidates]
+        return "\n".join(lines)
+
+
+@takes_any_array
+def explain(q: Any, k: Any, v: Any, *, stats: Union[bool, str, Sequence[str]] = False,
+            map_size: Union[None, int, Tuple[int, int]] = None, weights: Any = False, target: Optional[str] = None,
+            threads: Optional[int] = None, **params: Any) -> Explanation:
+    """Which implementation attention(q, k, v, ...) would use, and why not the others. Bad arguments are no error here:
+    the explanation then says what the call would say."""
+    kind = kind_of(q, "q")
+    parameters = Params(**params)
+    arena = take_arena()
+    try:
+        base = arena.base
+        write_qkv(arena, kind, q, k, v)
+        params_at = parameters.write(arena, kind, q)
+        out_at = stats_at = 0
+        request = StatsRequest.make(stats, map_size, weights, 1)
+        if _have_rank_4(q, k, v):
+            out = kind.empty((*q.shape[:3], v.shape[3]), kind.code(q, "q"), q)
+            out_at = write_tensor(arena, kind, "out", out, "out")
+            if request is not None:
+                stats_at = write_stats(arena, kind, request.allocate(kind, q, k), 1)
+        text = _abi.explain(base, base + _K, base + _V, out_at, params_at, stats_at,
+                            write_execution(arena, target, threads))
+    finally:
+        give_arena(arena)
+    answer = json.loads(text.decode())  # type: ignore[attr-defined]
+    return Explanation(answer["chosen"], answer["error"],
+                       [(candidate["name"], candidate["refusal"]) for candidate in answer["candidates"]])
+
+
+@takes_any_array
+def merge_states(out: Any, lse: Any) -> Tuple[Any, Any]:
+    """Combines attention over disjoint sets of keys into attention over their union: out [parts, batch, heads, q_len,
+    value_dim] and lse [parts, batch, heads, q_len] into (out, lse) without the first dimension."""
+    kind = kind_of(out, "out")
+    require_kind(kind, lse, "lse", "out")
+    merged_out = kind.empty(tuple(out.shape[1:]), kind.code(out, "out"), out)
+    merged_lse = kind.empty(tuple(lse.shape[1:]), kind.code(lse, "lse"), lse)
+    call_with_tensors(kind, _abi.merge_states, out=out, lse=lse, merged_out=merged_out, merged_lse=merged_lse)
+    return merged_out, merged_lse
+
+
+def call_with_tensors(kind: Kind, function: Any, *numbers: Any, ranks: Optional[Dict[str, int]] = None,
+                      **tensors: Any) -> None:
+    """Calls a function of the C ABI that takes tensors first, then numbers. None is a null pointer; `ranks` names
+    tensors that get dimensions of size 1 in front."""
+    arena = take_arena()
+    try:
+        addresses = []
+        for i, (name, x) in enumerate(tensors.items()):
+            if x is None:
+                addresses.append(0)
+                continue
+            require_kind(kind, x, name)
+            kind.pack(arena.memory, i * _abi.TENSOR_SIZE, x, name, (ranks or {}).get(name, 0))
+            addresses.append(arena.base + i * _abi.TENSOR_SIZE)
+        _abi.check(function(*addresses, *numbers))
+    finally:
+        give_arena(arena)
+
+
+def dropout_keeps(probability: float, seed: int, batch: int, head: int, i: int, j: int) -> bool:
+    """Whether the weight of query i for key j survives dropout: a pure function of its arguments."""
+    return bool(_abi.dropout_keeps(probability, seed, batch, head, i, j))

@@ -1,0 +1,204 @@
+"""Positional encodings: those added to the input, those that rotate q and k, and those that enter the logits."""
+
+import ctypes
+from typing import Any, NamedTuple, Tuple
+
+from . import _abi
+from ._arrays import Kind, kind_of, takes_any_array
+from ._attention import call_with_tensors
+
+_ROPE_LAYOUTS = {"half_split": 0, "interleaved": 1}
+_ROPE_SCALINGS = {"none": 0, "linear": 1, "ntk": 2, "yarn": 3, "llama3": 4}
+_SINUSOIDAL_LAYOUTS = {"interleaved": 0, "concatenated": 1}
+
+
+def _choice(value: str, choices: dict, name: str) -> int:
+    if value not in choices:
+        raise ValueError(f"rootdk: {name} is {value!r}, expected one of {', '.join(choices)}")
+    return int(choices[value])
+
+
+class RopeParams(NamedTuple):
+    """How RoPE rotates; rootdk/positions.h has the meaning of each field."""
+
+    layout: str = "half_split"  # pairs (d, d + rotary_dim / 2); "interleaved": pairs (2 d, 2 d + 1)
+    rotary_dim: int = 0  # leading dimensions that are rotated; 0: all
+    base: float = 10000.0
+    scaling: str = "none"  # "linear", "ntk", "yarn", "llama3"
+    factor: float = 1.0
+    original_max_position: int = 0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = True
+    attention_factor: float = 0.0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    offset: int = 0  # position of the first row where no positions are given
+
+    def to_c(self) -> _abi.RopeParams:
+        values = self._asdict()
+        values["layout"] = _choice(self.layout, _ROPE_LAYOUTS, "layout")
+        values["scaling"] = _choice(self.scaling, _ROPE_SCALINGS, "scaling")
+        return _abi.RopeParams(struct_size=ctypes.sizeof(_abi.RopeParams), **values)
+
+
+def _positions(kind: Kind, positions: Any, like: Any) -> Any:
+    """[batch, len]; a list or one row stands for every batch."""
+    if positions is None:
+        return None
+    if isinstance(positions, (list, tuple, range)):
+        positions = kind.from_list(list(positions), _abi.I64, like)
+    return positions
+
+
+def run_rope(function: Any, x: Any, params: RopeParams, positions: Any, out: Any) -> Any:
+    kind = kind_of(x, "x")
+    c_params = params.to_c()
+    positions = _positions(kind, positions, x)
+    if out is None:
+        out = kind.empty(tuple(x.shape), kind.code(x, "x"), x)
+    if not kind.writable(out):
+        raise ValueError("rope: out is read-only")
+    # A row of positions serves every batch: described with a first dimension of size 1.
+    row = positions is not None and len(positions.shape) == 1
+
+    def call(x_at: int, out_at: int, positions_at: int) -> int:
+        return int(function(x_at, out_at, ctypes.addressof(c_params), positions_at))
+
+    call_with_tensors(kind, call, ranks={"positions": 2} if row else {}, x=x, out=out, positions=positions)
+    return out
+
+
+@takes_any_array
+def rope(x: Any, *, positions: Any = None, out: Any = None, **params: Any) -> Any:
+    """Rotary position embedding of x [batch, heads, len, head_dim]. `positions` holds integers [batch, len] or [len];
+    not given: offset, offset + 1, ... The other arguments are the fields of RopeParams. `out` may be x itself."""
+    if kind_of(x, "x").needs_operator(x, x, x, None):
+        from . import torch
+
+        if out is not None:
+            raise ValueError("rope: out is given, but a gradient is needed (use torch.no_grad())")
+        return torch.rope(x, positions=positions, **params)
+    return run_rope(_abi.rope, x, RopeParams(**params), positions, out)
+
+
+@takes_any_array
+def rope_backward(grad_out: Any, *, positions: Any = None, out: Any = None, **params: Any) -> Any:
+    """The gradient of rope: the transposed rotation."""
+    return run_rope(_abi.rope_backward, grad_out, RopeParams(**params), positions, out)
+
+
+class Frequencies(NamedTuple):
+    frequencies: Any  # [rotary_dim / 2]
+    attention_factor: float  # on cos and sin; 1 except for yarn
+
+
+def rope_frequencies(head_dim: int, *, out: Any = None, **params: Any) -> Frequencies:
+    """The angular frequency of each rotated pair, scaling applied, as f64 numbers in a NumPy array, or in `out`."""
+    values = RopeParams(**params)
+    c_params = values.to_c()
+    factor = ctypes.c_double()
+    out = _new((max(0, (values.rotary_dim or head_dim) // 2),), out)
+    call_with_tensors(kind_of(out, "out"), lambda at: _abi.rope_frequencies(
+        at, head_dim, ctypes.addressof(c_params), ctypes.byref(factor)), out=out)
+    return Frequencies(out, factor.value)
+
+
+def _new(shape: Tuple[int, ...], out: Any, dtype: str = "float64") -> Any:
+    """`out`, or a new NumPy array."""
+    if out is not None:
+        return out
+    import numpy
+
+    return numpy.empty(shape, dtype)
+
+
+def sinusoidal_positions(length: int, dim: int, *, layout: str = "interleaved", base: float = 10000.0, offset: int = 0,
+                         out: Any = None) -> Any:
+    """The encoding of "Attention is all you need" [length, dim]: a new f32 NumPy array, or `out`."""
+    out = _new((length, dim), out, "float32")
+    call_with_tensors(kind_of(out, "out"), _abi.sinusoidal_positions,
+                      _choice(layout, _SINUSOIDAL_LAYOUTS, "layout"), float(base), int(offset), out=out)
+    return out
+
+
+@takes_any_array
+def add_learned_positions(x: Any, table: Any, *, positions: Any = None, offset: int = 0) -> Any:
+    """x [batch, len, dim] += table[positions], in place; table is [max_len, dim], positions integers [batch, len]."""
+    kind = kind_of(x, "x")
+    if not kind.writable(x):
+        raise ValueError("add_learned_positions: x is read-only")
+    call_with_tensors(kind, _abi.add_learned_positions, int(offset), x=x, table=table,
+                      positions=_positions(kind, positions, x))
+    return x
+
+
+@takes_any_array
+def add_learned_positions_backward(grad_x: Any, max_len: int, *, positions: Any = None, offset: int = 0) -> Any:
+    """The gradient for the table [max_len, dim]."""
+    kind = kind_of(grad_x, "grad_x")
+    table = kind.empty((max_len, grad_x.shape[-1]), kind.code(grad_x, "grad_x"), grad_x)
+    call_with_tensors(kind, _abi.add_learned_positions_backward, int(offset), grad_x=grad_x, grad_table=table,
+                      positions=_positions(kind, positions, grad_x))
+    return table
+
+
+def t5_bucket(distance: int, *, bidirectional: bool = True, buckets: int = 32, max_distance: int = 128) -> int:
+    """T5's bucket of the distance (query position - key position)."""
+    bucket = ctypes.c_int64()
+    _abi.check(_abi.t5_bucket(distance, bidirectional, buckets, max_distance, ctypes.byref(bucket)))
+    return bucket.value
+
+
+@takes_any_array
+def t5_relative_table(weights: Any, *, bidirectional: bool = True, max_distance: int = 128) -> Any:
+    """T5's weights [buckets, heads] spread into a table [heads, 2 max_distance + 1]: the relative_table of attention,
+    with relative_zero = max_distance."""
+    kind = kind_of(weights, "weights")
+    if len(weights.shape) != 2:
+        raise ValueError(f"t5_relative_table: weights has rank {len(weights.shape)}, expected 2 [buckets, heads]")
+    buckets, heads = weights.shape
+    table = kind.empty((heads, 2 * max_distance + 1), kind.code(weights, "weights"), weights)
+    call_with_tensors(kind, _abi.t5_relative_table, int(bidirectional), buckets, max_distance, weights=weights,
+                      table=table)
+    return table
+
+
+@takes_any_array
+def t5_relative_table_backward(grad_table: Any, buckets: int, *, bidirectional: bool = True,
+                               max_distance: int = 128) -> Any:
+    """The gradient for the weights [buckets, heads]."""
+    kind = kind_of(grad_table, "grad_table")
+    weights = kind.empty((buckets, grad_table.shape[0]), kind.code(grad_table, "grad_table"), grad_table)
+    call_with_tensors(kind, _abi.t5_relative_table_backward, int(bidirectional), buckets, max_distance,
+                      grad_table=grad_table, grad_weights=weights)
+    return weights
+
+
+def alibi_slopes(heads: int, *, out: Any = None) -> Any:
+    """The slopes of "Train short, test long" [heads]: a new f32 NumPy array, or `out`."""
+    out = _new((heads,), out, "float32")
+    call_with_tensors(kind_of(out, "out"), _abi.alibi_slopes, out=out)
+    return out
+
+
+@takes_any_array
+def transformer_xl_bias(q: Any, v_bias: Any, r: Any, kv_len: int, *, scale: float = 1.0, zero: int = 0) -> Any:
+    """Transformer-XL's second term, ((q + v_bias) . r[distance]) scale, as a bias [batch, heads, q_len, kv_len] for
+    attention; v_bias is [heads, head_dim], r [heads, distances, head_dim] with entry `zero` for distance 0."""
+    kind = kind_of(q, "q")
+    bias = kind.empty((*q.shape[:3], kv_len), kind.code(q, "q"), q)
+    call_with_tensors(kind, _abi.transformer_xl_bias, float(scale), int(zero), q=q, v_bias=v_bias, r=r, bias=bias)
+    return bias
+
+
+@takes_any_array
+def transformer_xl_bias_backward(grad_bias: Any, q: Any, v_bias: Any, r: Any, *, scale: float = 1.0,
+                                 zero: int = 0) -> Tuple[Any, Any, Any]:
+    """(grad_q, grad_v_bias, grad_r)."""
+    kind = kind_of(q, "q")
+    grad_q, grad_v, grad_r = (kind.empty(tuple(x.shape), kind.code(x, name), x)
+                              for x, name in ((q, "q"), (v_bias, "v_bias"), (r, "r")))
+    call_with_tensors(kind, _abi.transformer_xl_bias_backward, float(scale), int(zero), q=q, v_bias=v_bias, r=r,
+                      grad_bias=grad_bias, grad_q=grad_q, grad_v_bias=grad_v, grad_r=grad_r)
+    return grad_q, grad_v, grad_r

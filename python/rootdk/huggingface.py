@@ -1,0 +1,191 @@
+"""A switch for Hugging Face models: attention through rootdk, with statistics per layer.
+
+    import rootdk.huggingface
+    statistics = rootdk.huggingface.use(model, stats=True)
+    model(**inputs)
+    print(statistics)
+
+Works with every model that goes through the attention interface of transformers (4.48 and later). `restore(model)`
+switches back.
+"""
+
+import math
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+import torch
+
+from . import _svg
+from .torch import attention
+
+NAME = "rootdk"
+_SATURATED = 0.9
+_STATS = ("entropy", "max_logit", "max_weight", "sum_p2")
+
+
+class LayerHead(NamedTuple):
+    """One head of one layer, over all rows seen."""
+
+    layer: str  # the module's name in the model
+    head: int
+    effective_keys: float  # exp of the mean entropy: how many keys a row reads
+    max_logit: float
+    mean_max_weight: float
+    saturated: float  # the share of rows that read one key
+    rows: int
+
+
+class Statistics:
+    """What the attention layers of a model did since `reset`: running sums on the layer's device, read by `table`."""
+
+    def __init__(self) -> None:
+        self._layers: Dict[str, Dict[str, torch.Tensor]] = {}  # in the order in which they first ran
+
+    def reset(self) -> None:
+        self._layers.clear()
+
+    @torch.no_grad()
+    def record(self, layer: str, stats: Dict[str, torch.Tensor]) -> None:
+        """Adds one call: each statistic is [batch, heads, q_len]. Rows that saw no key do not count."""
+        seen = torch.isfinite(stats["max_logit"])
+        zero = torch.zeros((), device=seen.device)
+        rows = {
+            "rows": seen.sum((0, 2)),
+            "entropy": torch.where(seen, stats["entropy"], zero).sum((0, 2)),
+            "max_weight": torch.where(seen, stats["max_weight"], zero).sum((0, 2)),
+            "saturated": (seen & (stats["sum_p2"] > _SATURATED)).sum((0, 2)),
+        }
+        top = stats["max_logit"].amax((0, 2))
+        known = self._layers.get(layer)
+        if known is None:
+            self._layers[layer] = dict(rows, max_logit=top)
+            return
+        for name, value in rows.items():
+            known[name] += value
+        known["max_logit"] = torch.maximum(known["max_logit"], top)
+
+    def table(self) -> List[LayerHead]:
+        """One line for each layer and head."""
+        lines = []
+        for layer, tensors in self._layers.items():
+            sums = {name: x.tolist() for name, x in tensors.items()}
+            for head, count in enumerate(sums["rows"]):
+                share = 1.0 / max(count, 1)
+                lines.append(LayerHead(layer, head, math.exp(sums["entropy"][head] * share),
+                                       sums["max_logit"][head], sums["max_weight"][head] * share,
+                                       sums["saturated"][head] * share, int(count)))
+        return lines
+
+    def __repr__(self) -> str:
+        table = self.table()
+        width = max((len(row.layer) for row in table), default=5)
+        lines = [f"{'layer':{width}}  head  effective keys  max logit  mean max weight  saturated rows"]
+        for row in table:
+            lines.append(f"{row.layer:{width}}  {row.head:4d}  {row.effective_keys:14.2f}  {row.max_logit:9.3f}  "
+                         f"{row.mean_max_weight:15.3f}  {100 * row.saturated:13.1f}%")
+        return "\n".join(lines)
+
+    def plot(self, path: Optional[str] = None) -> "_svg.Svg":
+        """Effective keys, mean largest weight and saturation, as heat maps with a row a layer and a column a head."""
+        table = self.table()
+        if not table:
+            raise ValueError("plot: no attention layer has run yet")
+        layers = list(self._layers)
+        names = ("effective_keys", "mean_max_weight", "saturated")
+        maps = [[[float(getattr(row, name)) for row in table if row.layer == layer] for layer in layers]
+                for name in names]
+        widest = max(len(row) for rows in maps for row in rows)
+        maps = [[row + [float("nan")] * (widest - len(row)) for row in rows] for rows in maps]
+        picture = _svg.panels("attention by layer and head", [_svg.heat_map(rows) for rows in maps],
+                              [name.replace("_", " ") for name in names], "rows: layers, columns: heads; darker: more")
+        return picture if path is None else picture.save(path)
+
+    def _repr_html_(self) -> str:
+        return f"<div>{self.plot() if self._layers else ''}<pre>{self!r}</pre></div>"
+
+
+def _split_mask(mask: Optional[torch.Tensor], kv_len: int) -> Tuple[Optional[torch.Tensor], Optional[torch.Tensor]]:
+    """(mask, bias) of attention: booleans that keep, or numbers that are added. [batch, kv_len] is padding."""
+    if mask is None:
+        return None, None
+    if mask.dim() == 2:
+        return mask[:, None, None, :kv_len].bool(), None
+    mask = mask[..., :kv_len]
+    return (mask, None) if mask.dtype == torch.bool else (None, mask)
+
+
+def attention_forward(module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+                      attention_mask: Optional[torch.Tensor], scaling: Optional[float] = None, dropout: float = 0.0,
+                      is_causal: Optional[bool] = None, sliding_window: Optional[int] = None,
+                      softcap: Optional[float] = None, s_aux: Optional[torch.Tensor] = None,
+                      position_bias: Optional[torch.Tensor] = None, output_attentions: bool = False,
+                      **_: Any) -> Tuple[torch.Tensor, Optional[torch.Tensor]]:
+    """The attention function that transformers calls: query [batch, heads, q_len, head_dim], key and value with their
+    own heads; gives [batch, q_len, heads, value_dim] and, with output_attentions, the weights.
+
+    A mask that is given holds every rule (causal, window, padding). Without one, causal and window are the module's."""
+    mask, bias = _split_mask(attention_mask, key.shape[2])
+    if position_bias is not None:
+        bias = position_bias if bias is None else bias + position_bias
+    if bias is not None and (bias.dtype not in (torch.float32, query.dtype) or query.dtype == torch.float64):
+        bias = bias.to(query.dtype)
+    causal = window = None
+    if attention_mask is None:
+        causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+        # A window of n keys counts the query's own.
+        window = None if sliding_window is None else (sliding_window - 1, None if causal else sliding_window - 1)
+    small = torch.float64 if query.dtype == torch.float64 else torch.float32
+    collector = getattr(module, "_rootdk_statistics", None)
+    result = attention(
+        *(x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value)), causal=bool(causal), window=window,
+        scale=scaling, softcap=softcap, mask=mask, bias=bias, sinks=None if s_aux is None else s_aux.to(small),
+        dropout=dropout, seed=torch.randint(2**62, ()) if dropout > 0 else 0,
+        stats=_STATS if collector is not None else False, weights=bool(output_attentions))
+    if isinstance(result, torch.Tensor):
+        return result.transpose(1, 2).contiguous(), None
+    if collector is not None:
+        collector.record(module._rootdk_name, result.stats())
+    return result.out.transpose(1, 2).contiguous(), None if result.weights is None else result.weights.to(query.dtype)
+
+
+def register() -> None:
+    """Makes attn_implementation="rootdk" known to transformers. Masks are those of "sdpa": booleans, or none at all
+    where causal says everything."""
+    import transformers
+
+    transformers.AttentionInterface.register(NAME, attention_forward)
+    masks = getattr(transformers, "AttentionMaskInterface", None)
+    if masks is not None:
+        from transformers.masking_utils import sdpa_mask
+
+        masks.register(NAME, sdpa_mask)
+
+
+def _set_implementation(model: Any, name: str) -> None:
+    if hasattr(model, "set_attn_implementation"):
+        model.set_attn_implementation(name)
+        return
+    for module in model.modules():
+        if hasattr(module, "config"):
+            module.config._attn_implementation = name
+
+
+def use(model: Any, *, stats: bool = False) -> Optional[Statistics]:
+    """Switches a model to rootdk. With stats=True gives the Statistics that its layers fill from now on."""
+    register()
+    before = model.config._attn_implementation
+    if before != NAME:
+        model._rootdk_before = before
+    _set_implementation(model, NAME)
+    if model.config._attn_implementation != NAME:
+        raise ValueError(f"use: {type(model).__name__} does not let its attention be set; it stays on {before!r}")
+    statistics = Statistics() if stats else None
+    for name, module in model.named_modules():
+        module._rootdk_statistics, module._rootdk_name = statistics, name
+    return statistics
+
+
+def restore(model: Any) -> None:
+    """Gives a model its own attention back."""
+    _set_implementation(model, getattr(model, "_rootdk_before", "eager"))
+    for module in model.modules():
+        module._rootdk_statistics = None

@@ -1,0 +1,131 @@
+"""Attention as PyTorch sees it: torch.library operators from 2.4 on, a torch.autograd.Function before."""
+
+from typing import Any, Optional, Sequence, Tuple, Union
+
+import torch
+
+from .._attention import StatsRequest
+from .._params import Params
+from .._result import AttentionResult
+from . import _kernels
+from ._kernels import (N_SCALARS, N_TENSORS, OUTPUTS, RUN_ARGUMENTS, SCALAR_ARGUMENTS, STATS_ARGUMENTS,
+                       TENSOR_ARGUMENTS, WITH_GRADIENT)
+
+HAS_OPERATORS = hasattr(torch, "library") and hasattr(torch.library, "register_autograd")
+# Where each differentiable tensor stands among the arguments.
+_NAMES = ["q", "k", "v"] + [name for _, name in TENSOR_ARGUMENTS]
+_PLACES = [_NAMES.index(name) for name in WITH_GRADIENT]
+_N_ARGUMENTS = 3 + N_TENSORS + N_SCALARS + len(STATS_ARGUMENTS) + len(RUN_ARGUMENTS)
+_WITH_STATS = 3 + N_TENSORS + N_SCALARS
+
+
+def _setup_context(ctx: Any, inputs: Sequence[Any], output: Sequence[torch.Tensor]) -> None:
+    """Keeps what backward reads. lse and entropy carry gradients, the other statistics do not."""
+    out, lse, entropy = output[:3]
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(*output[3:], *([] if entropy.numel() else [entropy]))
+    tensors = inputs[3:3 + N_TENSORS]
+    ctx.save_for_backward(*inputs[:3], out, lse, entropy if "entropy" in inputs[_WITH_STATS].split(",") else None,
+                          *tensors)
+    ctx.scalars = (*inputs[3 + N_TENSORS:_WITH_STATS], *inputs[-len(RUN_ARGUMENTS):])
+
+
+def _backward_arguments(ctx: Any, grads: Sequence[Optional[torch.Tensor]]) -> Tuple[Any, ...]:
+    q, k, v, out, lse, entropy, *tensors = ctx.saved_tensors
+    grad_out, grad_lse, grad_entropy = grads[:3]
+    if grad_out is None:
+        grad_out = torch.zeros_like(out)
+    needs = [bool(ctx.needs_input_grad[place]) for place in _PLACES]
+    return (grad_out, grad_lse, grad_entropy if entropy is not None else None, q, k, v, out, lse, entropy, needs,
+            *tensors, *ctx.scalars)
+
+
+def _place(gradients: Sequence[torch.Tensor], needs: Sequence[bool]) -> Tuple[Optional[torch.Tensor], ...]:
+    """One gradient, or None, for each argument."""
+    result: list = [None] * _N_ARGUMENTS
+    for place, gradient, needed in zip(_PLACES, gradients, needs):
+        if needed:
+            result[place] = gradient
+    return tuple(result)
+
+
+class _Attention(torch.autograd.Function):
+    """For PyTorch before 2.4."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> Tuple[torch.Tensor, ...]:
+        output = _kernels.forward(*inputs)
+        _setup_context(ctx, inputs, output)
+        return output
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *grads: Optional[torch.Tensor]) -> Tuple[Optional[torch.Tensor], ...]:
+        arguments = _backward_arguments(ctx, grads)
+        return _place(_kernels.backward(*arguments), arguments[9])
+
+
+def _schema(arguments: Sequence[Tuple[str, str]], outputs: int) -> str:
+    return "(" + ", ".join(f"{kind} {name}" for kind, name in arguments) + ") -> (" + ", ".join(
+        ["Tensor"] * outputs) + ")"
+
+
+def _register() -> Any:
+    """torch.ops.rootdk.attention and attention_backward: schema, kernels, shapes for tracing, and the gradient."""
+    library = torch.library.Library("rootdk", "DEF")
+    data = [("Tensor", "q"), ("Tensor", "k"), ("Tensor", "v")]
+    common = TENSOR_ARGUMENTS + SCALAR_ARGUMENTS
+    library.define("attention" + _schema(data + common + STATS_ARGUMENTS + RUN_ARGUMENTS, len(OUTPUTS)))
+    upstream = [("Tensor", "grad_out"), ("Tensor?", "grad_lse"), ("Tensor?", "grad_entropy")]
+    saved = data + [("Tensor", "out"), ("Tensor", "lse"), ("Tensor?", "entropy"), ("bool[]", "needs")]
+    library.define("attention_backward" + _schema(upstream + saved + common + RUN_ARGUMENTS, len(WITH_GRADIENT)))
+    for device in ("CPU", "CUDA"):
+        library.impl("attention", _kernels.forward, device)
+        library.impl("attention_backward", _kernels.backward, device)
+    torch.library.register_fake("rootdk::attention", _kernels.fake_forward, lib=library)
+    torch.library.register_fake("rootdk::attention_backward", _kernels.fake_backward, lib=library)
+
+    def backward(ctx: Any, *grads: Optional[torch.Tensor]) -> Tuple[Optional[torch.Tensor], ...]:
+        arguments = _backward_arguments(ctx, grads)
+        return _place(torch.ops.rootdk.attention_backward(*arguments), arguments[9])
+
+    def setup_context(ctx: Any, inputs: Sequence[Any], output: Sequence[torch.Tensor]) -> None:
+        _setup_context(ctx, inputs, output)
+
+    torch.library.register_autograd("rootdk::attention", backward, setup_context=setup_context, lib=library)
+    return library
+
+
+if HAS_OPERATORS:
+    _library = _register()  # unregisters its operators when it dies
+    _run = torch.ops.rootdk.attention
+else:
+    _run = _Attention.apply
+
+
+def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, params: Params, request: Optional[StatsRequest],
+        target: Optional[str], threads: Optional[int]) -> Union[torch.Tensor, AttentionResult]:
+    flat = _kernels.flatten(params, request, target, threads, q)
+    outputs = dict(zip(OUTPUTS, _run(q, k, v, *flat)))
+    if request is None:
+        return outputs["out"]
+    wanted = set(request.names)
+    if request.map_size is not None:
+        wanted.add("pooled_map")
+    if request.weights is not False:
+        wanted.add("weights")
+    arrays = {name: x for name, x in outputs.items() if name in wanted}
+    if not isinstance(request.weights, bool):
+        arrays["weight_rows"] = flat[N_TENSORS - 1]
+    return AttentionResult(outputs["out"], arrays)
+
+
+def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, stats: Union[bool, str, Sequence[str]] = False,
+              map_size: Union[None, int, Tuple[int, int]] = None, weights: Any = False, stats_stride: int = 1,
+              target: Optional[str] = None, threads: Optional[int] = None,
+              **params: Any) -> Union[torch.Tensor, AttentionResult]:
+    """rootdk.attention as an operator of PyTorch: the same arguments, with gradients for q, k, v, bias, relative_table,
+    alibi_slopes, sinks and additive_v, and through the statistics lse and entropy. `seed` may be a tensor of one
+    integer, so that a compiled function draws a new one in each call."""
+    request = StatsRequest.make(stats, map_size, weights, stats_stride)
+    return run(q, k, v, Params(**params), request, target, threads)

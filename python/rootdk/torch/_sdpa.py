@@ -1,0 +1,86 @@
+"""PyTorch's scaled_dot_product_attention, with its signature and its conventions."""
+
+from typing import Any, Optional, Tuple
+
+import torch
+
+from .. import _attention
+from .._arrays import kind_of
+from .._params import Params
+from . import _operator
+
+
+def _autocast_dtype(device: str) -> Optional[torch.dtype]:
+    """The type to which autocast lowers attention, or None where autocast is off."""
+    if hasattr(torch, "get_autocast_dtype"):
+        return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+    if device == "cuda":
+        return torch.get_autocast_gpu_dtype() if torch.is_autocast_enabled() else None
+    return torch.get_autocast_cpu_dtype() if torch.is_autocast_cpu_enabled() else None
+
+
+def _four_dimensions(x: torch.Tensor, leading: Tuple[int, ...]) -> torch.Tensor:
+    """[..., len, dim] as [batch, heads, len, dim], where `leading` are the dimensions before heads."""
+    while x.dim() < 3:
+        x = x.unsqueeze(0)
+    if x.dim() != 4 or tuple(x.shape[:-3]) != leading:
+        x = x.expand(*leading, *x.shape[-3:]).reshape(-1, *x.shape[-3:])
+    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+
+
+def _mask_dimensions(mask: torch.Tensor, leading: Tuple[int, ...]) -> torch.Tensor:
+    """A mask as something that broadcasts to [batch, heads, q_len, kv_len]."""
+    if mask.dim() <= 3 or (mask.dim() == 4 and len(leading) == 1):
+        return mask
+    return mask.expand(*leading, *mask.shape[-3:]).reshape(-1, *mask.shape[-3:])
+
+
+def _leading(x: torch.Tensor) -> Tuple[int, ...]:
+    return tuple(x.shape[:-3])
+
+
+def scaled_dot_product_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+                                 attn_mask: Optional[torch.Tensor] = None, dropout_p: float = 0.0,
+                                 is_causal: bool = False, scale: Optional[float] = None,
+                                 enable_gqa: bool = False) -> torch.Tensor:
+    """A drop-in for torch.nn.functional.scaled_dot_product_attention.
+
+    As there, is_causal is aligned to the top left: query i sees the keys up to i, also where q_len and kv_len differ
+    (rootdk.attention aligns to the bottom right). A row with no key left gives zeros. The dropout seed is drawn from
+    PyTorch's generator. k and v are not repeated for grouped queries, and the mask may have a gradient."""
+    if is_causal and attn_mask is not None:
+        raise ValueError("scaled_dot_product_attention: attn_mask is given together with is_causal=True")
+    lowered = _autocast_dtype(query.device.type)
+    if lowered is not None and query.dtype != torch.float64:
+        query, key, value = query.to(lowered), key.to(lowered), value.to(lowered)
+    shape, rank = query.shape, query.dim()
+    leading = tuple(torch.broadcast_shapes(_leading(query), _leading(key), _leading(value))) or (1,)
+    q, k, v = (_four_dimensions(x, leading) for x in (query, key, value))
+    if q.shape[1] != k.shape[1] and not enable_gqa and k.shape[1] != 1:
+        raise ValueError(f"scaled_dot_product_attention: query has {q.shape[1]} heads and key {k.shape[1]} "
+                         "(enable_gqa=True lets query heads share them)")
+    q_len, kv_len = q.shape[2], k.shape[2]
+    window = None
+    if is_causal and q_len < kv_len:
+        k, v = k[:, :, :q_len], v[:, :, :q_len]  # no query sees a later key, and the corners meet
+    elif is_causal and q_len > kv_len:
+        is_causal, window = False, (None, q_len - kv_len)  # key j <= i, counted from the bottom right
+    mask = bias = None
+    if attn_mask is not None:
+        attn_mask = _mask_dimensions(attn_mask, leading)
+        if attn_mask.dtype == torch.bool:
+            mask = attn_mask
+        else:
+            bias = attn_mask if attn_mask.dtype in (torch.float32, q.dtype) and q.dtype != torch.float64 else (
+                attn_mask.to(q.dtype))
+    seed: Any = torch.randint(2**62, ()) if dropout_p > 0 else 0
+    params = Params(causal=is_causal, window=window, scale=scale, mask=mask, bias=bias, dropout=dropout_p, seed=seed)
+    kind = kind_of(q, "query")
+    if kind.needs_operator(q, k, v, params.tensors):
+        out = _operator.run(q, k, v, params, None, None, None)
+    else:
+        out = _attention.run_forward(kind, q, k, v, params, None, None, None, None)[0]
+    assert isinstance(out, torch.Tensor)
+    if rank == 4 and leading == tuple(shape[:1]):
+        return out
+    return out.reshape(*(leading if rank > 3 else ()), *out.shape[-min(rank, 3):]) if rank >= 3 else out[0, 0]

@@ -1,0 +1,164 @@
+#include "lab/training/recall_task.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "lab/sampling.h"
+#include "layers/elementwise.h"
+#include "layers/loss.h"
+#include "layers/optimizer.h"
+
+namespace rootdk::lab {
+namespace {
+
+struct Batch {
+  std::vector<std::int32_t> pair_keys, pair_values;  // [batch, pairs]
+  std::vector<std::int32_t> question, answer;        // [batch]
+};
+
+Batch draw(const RecallTask& task, Random& random) {
+  Batch batch;
+  std::vector<std::int32_t> deck(static_cast<std::size_t>(task.keys));
+  std::iota(deck.begin(), deck.end(), 0);
+  for (std::int64_t b = 0; b < task.batch; ++b) {
+    // The first cards of a shuffled deck: keys without repetition.
+    for (std::int64_t p = 0; p < task.pairs; ++p) {
+      std::swap(deck[static_cast<std::size_t>(p)], deck[static_cast<std::size_t>(p + random.below(task.keys - p))]);
+      batch.pair_keys.push_back(deck[static_cast<std::size_t>(p)]);
+      batch.pair_values.push_back(static_cast<std::int32_t>(random.below(task.values)));
+    }
+    const std::int64_t asked = b * task.pairs + random.below(task.pairs);
+    batch.question.push_back(batch.pair_keys[static_cast<std::size_t>(asked)]);
+    batch.answer.push_back(batch.pair_values[static_cast<std::size_t>(asked)]);
+  }
+  return batch;
+}
+
+// Key and value embeddings, one attention layer from question to pairs, and a read-out.
+class RecallModel {
+ public:
+  RecallModel(const RecallTask& task, const Remedy& remedy, Random& random)
+      : task_(task),
+        keys_(make_value({task.keys, task.d_model})),
+        values_(make_value({task.values, task.d_model})),
+        attention_({.d_model = task.d_model,
+                    .heads = 1,
+                    .head_dim = task.head_dim,
+                    .qk_norm = remedy.qk_norm ? std::optional(NormParams{.kind = NormKind::rms}) : std::nullopt,
+                    .score = remedy.score,
+                    .scale = remedy.scale,
+                    .softcap = remedy.softcap}),
+        read_out_(task.values, task.d_model, true) {
+    parameters_.push_back({"keys", keys_});
+    parameters_.push_back({"values", values_});
+    attention_.collect(parameters_, "attention");
+    read_out_.collect(parameters_, "read_out");
+    initialise(random);
+  }
+
+  const Parameters& parameters() const { return parameters_; }
+  MultiHeadAttention& attention() { return attention_; }
+
+  // Logits over values [batch, values].
+  Value operator()(Context& context, const Batch& batch, AttentionCapture* capture) const {
+    const Value question = embed(context, batch.question, keys_);
+    const Value pairs =
+        add(context, embed(context, batch.pair_keys, keys_), embed(context, batch.pair_values, values_));
+    const Value read = attention_(context, question, {.batch = task_.batch, .source = pairs, .capture = capture});
+    return read_out_(context, read);
+  }
+
+ private:
+  // Embeddings of variance 1, projections of variance 1 / inputs: q and k start with variance near 1, as theory says.
+  void initialise(Random& random) {
+    for (const Parameter& parameter : parameters_) {
+      const bool is_norm = parameter.name.ends_with("norm.weight"), is_bias = parameter.name.ends_with("bias");
+      const bool is_embedding = parameter.name == "keys" || parameter.name == "values";
+      const auto inputs = static_cast<double>(parameter.value->width());
+      const double deviation = is_embedding ? 1.0 : 1 / std::sqrt(inputs);
+      for (float& x : parameter.value->value().values<float>()) {
+        x = is_norm ? 1.0f : is_bias ? 0.0f : static_cast<float>(deviation * random.normal());
+      }
+    }
+  }
+
+  RecallTask task_;
+  Value keys_, values_;
+  MultiHeadAttention attention_;
+  Linear read_out_;
+  Parameters parameters_;
+};
+
+std::int64_t correct_answers(const Value& logits, const std::vector<std::int32_t>& answers) {
+  std::int64_t correct = 0;
+  for (std::size_t row = 0; row < answers.size(); ++row) {
+    const float* begin = logits->data() + static_cast<std::int64_t>(row) * logits->width();
+    correct += std::max_element(begin, begin + logits->width()) - begin == answers[row];
+  }
+  return correct;
+}
+
+class Stepper {
+ public:
+  Stepper(const Parameters& parameters, Optimizer kind) {
+    if (kind == Optimizer::adam) {
+      adam_.emplace(parameters, AdamWParams{.beta2 = 0.999, .weight_decay = 0});
+    } else {
+      sgd_.emplace(parameters, SgdParams{.momentum = 0.9});
+    }
+  }
+  void step(double learning_rate) { adam_ ? adam_->step(learning_rate) : sgd_->step(learning_rate); }
+
+ private:
+  std::optional<AdamW> adam_;
+  std::optional<Sgd> sgd_;
+};
+
+}  // namespace
+
+TrainingResult train_recall(const TrainingRun& run) {
+  Random random(run.seed, 8000);
+  RecallModel model(run.task, run.remedy, random);
+  Stepper optimizer(model.parameters(), run.optimizer);
+  TrainingResult result;
+  const int judged = std::max(1, run.steps / 10);  // the last tenth of the steps is the examination
+  std::int64_t correct = 0, asked = 0;
+  for (int step = 0; step < run.steps; ++step) {
+    const Batch batch = draw(run.task, random);
+    Tape tape;
+    Context context{.tape = &tape, .executor = &shared_executor(1)};
+    AttentionCapture capture{.want_stats = true};
+    const Value logits = model(context, batch, &capture);
+    if (step >= run.steps - judged) {
+      correct += correct_answers(logits, batch.answer);
+      asked += run.task.batch;
+    }
+    const double loss = cross_entropy(context, logits, batch.answer);
+    tape.backward();
+    const double gradient_norm = clip_gradients(model.parameters(), 0);
+    const std::vector<double> tops(capture.max_logit.values<float>().begin(), capture.max_logit.values<float>().end());
+    const std::vector<double> spread(capture.entropy.values<float>().begin(), capture.entropy.values<float>().end());
+    const double top = *std::max_element(tops.begin(), tops.end());
+    if (step % 10 == 0) {
+      result.steps.push_back(step);
+      result.max_logit.push_back(top);
+      result.entropy.push_back(mean(spread));
+      result.gradient_norm.push_back(gradient_norm);
+      result.loss.push_back(loss);
+    }
+    if (!std::isfinite(loss) || !std::isfinite(gradient_norm)) {
+      result.finite = false;
+      result.accuracy = 1.0 / static_cast<double>(run.task.values);  // a model of NaN answers at chance
+      return result;
+    }
+    optimizer.step(run.learning_rate);
+    drop_gradients(model.parameters());
+    const float largest = static_cast<float>(top);
+    if (run.remedy.qk_clip > 0) qk_clip(model.attention(), std::span(&largest, 1), run.remedy.qk_clip);
+  }
+  result.accuracy = static_cast<double>(correct) / static_cast<double>(asked);
+  return result;
+}
+
+}  // namespace rootdk::lab

@@ -1,0 +1,93 @@
+#include "rootdk/dtype.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "core/strided.h"
+
+namespace rootdk {
+namespace {
+
+template <class T>
+T from_bits(std::uint32_t bits) {
+  T value;
+  value.bits = static_cast<std::uint16_t>(bits);
+  return value;
+}
+
+// The value of a 16-bit pattern by the definition of the format.
+double by_definition(std::uint32_t bits, int exponent_bits, int mantissa_bits) {
+  const std::uint32_t mantissa = bits & ((1u << mantissa_bits) - 1);
+  const auto exponent = static_cast<int>((bits >> mantissa_bits) & ((1u << exponent_bits) - 1));
+  const int bias = (1 << (exponent_bits - 1)) - 1;
+  const double sign = bits & 0x8000u ? -1 : 1;
+  if (exponent == (1 << exponent_bits) - 1) {
+    return mantissa ? std::numeric_limits<double>::quiet_NaN() : sign * std::numeric_limits<double>::infinity();
+  }
+  const double fraction = std::ldexp(static_cast<double>(mantissa), -mantissa_bits);
+  return exponent == 0 ? sign * std::ldexp(fraction, 1 - bias) : sign * std::ldexp(1 + fraction, exponent - bias);
+}
+
+template <class T>
+struct Format;
+template <>
+struct Format<BFloat16> {
+  static constexpr int exponent = 8, mantissa = 7;
+};
+template <>
+struct Format<Float16> {
+  static constexpr int exponent = 5, mantissa = 10;
+};
+
+template <class T>
+class HalfTypes : public testing::Test {};
+using Types = testing::Types<BFloat16, Float16>;
+TYPED_TEST_SUITE(HalfTypes, Types);
+
+TYPED_TEST(HalfTypes, AllPatternsWidenByDefinitionAndComeBack) {
+  for (std::uint32_t bits = 0; bits < 65536; ++bits) {
+    const auto wide = static_cast<float>(from_bits<TypeParam>(bits));
+    const double expected = by_definition(bits, Format<TypeParam>::exponent, Format<TypeParam>::mantissa);
+    if (std::isnan(expected)) {
+      EXPECT_TRUE(std::isnan(wide)) << bits;
+      EXPECT_TRUE(std::isnan(static_cast<float>(TypeParam(wide)))) << bits;
+    } else {
+      EXPECT_EQ(wide, expected) << bits;
+      EXPECT_EQ(TypeParam(wide).bits, bits);
+    }
+  }
+}
+
+// Between two neighbours: the middle goes to the even one, anything off the middle to the nearer one. The distances are
+// below what a float can hold, so rounding twice on the way would show.
+TYPED_TEST(HalfTypes, RoundsOnceToNearestEven) {
+  const auto infinity = static_cast<std::uint32_t>(TypeParam(std::numeric_limits<float>::infinity()).bits);
+  for (std::uint32_t bits = 0; bits + 1 < infinity; ++bits) {
+    const double low = static_cast<float>(from_bits<TypeParam>(bits));
+    const double high = static_cast<float>(from_bits<TypeParam>(bits + 1));
+    const double middle = (low + high) / 2, step = (high - low) * 0x1p-40;
+    const std::uint32_t even = bits % 2 == 0 ? bits : bits + 1;
+    EXPECT_EQ(from_double<TypeParam>(middle).bits, even) << bits;
+    EXPECT_EQ(from_double<TypeParam>(middle - step).bits, bits);
+    EXPECT_EQ(from_double<TypeParam>(middle + step).bits, bits + 1);
+    EXPECT_EQ(from_double<TypeParam>(-middle - step).bits, (bits + 1) | 0x8000u);
+  }
+}
+
+TYPED_TEST(HalfTypes, OverflowsToInfinity) {
+  EXPECT_TRUE(std::isinf(static_cast<float>(from_double<TypeParam>(1e300))));
+  EXPECT_TRUE(std::isinf(static_cast<float>(TypeParam(std::numeric_limits<float>::max()))));
+}
+
+TEST(DType, SizesAndNames) {
+  EXPECT_EQ(size_of(DType::bf16), 2u);
+  EXPECT_EQ(size_of(DType::f64), 8u);
+  EXPECT_EQ(name_of(DType::boolean), "bool");
+  EXPECT_TRUE(is_floating(DType::f16));
+  EXPECT_FALSE(is_floating(DType::i32));
+}
+
+}  // namespace
+}  // namespace rootdk

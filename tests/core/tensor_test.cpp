@@ -1,0 +1,82 @@
+#include "rootdk/tensor.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "rootdk/error.h"
+#include "support/tensors.h"
+
+namespace rootdk {
+namespace {
+
+using test::doubles;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+template <class Body>
+std::string error_of(Body body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Tensor, OwnsZeroedAlignedMemory) {
+  Tensor t(DType::f32, {2, 3});
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(t.view().data) % 64, 0u);
+  EXPECT_THAT(doubles(t), ElementsAre(0, 0, 0, 0, 0, 0));
+  EXPECT_EQ(t.bytes(), 24u);
+  const float* memory = t.view().as<float>();
+  const Tensor moved = std::move(t);
+  EXPECT_EQ(moved.view().as<float>(), memory);
+}
+
+TEST(Tensor, EmptyAndScalarShapes) {
+  const Tensor empty(DType::bf16, {4, 0, 2});
+  EXPECT_EQ(empty.elements(), 0);
+  EXPECT_TRUE(empty.defined());
+  EXPECT_FALSE(TensorView().defined());
+}
+
+TEST(Tensor, RefusesBadSizes) {
+  EXPECT_EQ(error_of([] { Tensor(DType::f32, {2, -1}); }), "tensor: size -1 is negative");
+  EXPECT_THAT(error_of([] { Tensor(DType::f32, {INT64_MAX / 2, 3}); }), HasSubstr("more bytes than 64 bits hold"));
+  EXPECT_EQ(error_of([] { Tensor(DType::f32, {1, 1, 1, 1, 1, 1, 1}); }), "tensor: rank 7 is over the maximum 6");
+}
+
+TEST(TensorView, StridesOfSlicesAndTranspositions) {
+  std::vector<float> memory(24);
+  for (std::size_t n = 0; n < 24; ++n) memory[n] = static_cast<float>(n);
+  const TensorView view(memory.data(), {2, 3, 4});
+  EXPECT_THAT(doubles(view.slice(1, 1, 2)), ElementsAre(4, 5, 6, 7, 16, 17, 18, 19));
+  EXPECT_THAT(doubles(view.slice(0, 1, 2).transposed(1, 2).slice(1, 0, 2)), ElementsAre(12, 16, 20, 13, 17, 21));
+  EXPECT_EQ(error_of([&] { view.slice(1, 2, 5); }), "slice: [2, 5) of dimension 1 with size 3");
+  EXPECT_EQ(error_of([&] { view.slice(3, 0, 1); }), "slice: dimension 3 of a tensor of rank 3");
+}
+
+TEST(TensorView, Describes) {
+  const Tensor t(DType::f16, {2, 8});
+  EXPECT_EQ(describe(t), "f16 [2, 8]");
+  ConstTensorView elsewhere = t;
+  elsewhere.device = {DeviceKind::cuda, 1};
+  EXPECT_EQ(describe(elsewhere), "f16 [2, 8] on cuda:1");
+  EXPECT_EQ(describe({}), "no tensor");
+}
+
+TEST(Tensor, ConvertsBetweenFloatingTypes) {
+  const double values[] = {1, -2.5, 1e-3, 300};
+  const Tensor wide = test::tensor_of(DType::f64, {2, 2}, values);
+  for (DType type : {DType::f32, DType::bf16, DType::f16}) {
+    const Tensor back = convert(convert(wide, type), DType::f64);
+    EXPECT_LT(test::difference(wide, back).relative(), type == DType::f32 ? 1e-7 : 4e-3);
+  }
+  EXPECT_THAT(doubles(convert(std::as_const(wide).view().transposed(0, 1), DType::f32)),
+              ElementsAre(1, 0.001f, -2.5, 300));
+  EXPECT_EQ(error_of([] { convert(Tensor(DType::i32, {2}), DType::f32); }),
+            "convert: i32 to f32 is not a conversion between floating types");
+}
+
+}  // namespace
+}  // namespace rootdk

@@ -1,0 +1,44 @@
+// Every target of this build that the processor can run goes through the conformance grid and the fixtures.
+
+#include <gtest/gtest.h>
+
+#include "conformance/conformance.h"
+#include "cpu/targets.h"
+
+namespace rootdk::test {
+namespace {
+
+class CpuConformance : public testing::TestWithParam<std::string> {
+ protected:
+  Target target() const { return {.name = GetParam()}; }
+
+  // bf16 is what the targets with bf16 products are for; every other target supports every case of every type.
+  void expect_everything(DType dtype) {
+    const ConformanceReport report = expect_conformance(target(), dtype);
+    EXPECT_GT(report.forward_runs, 0);
+    for (const cpu::Target& candidate : cpu::targets()) {
+      if (candidate.name == GetParam() && !candidate.bf16_products) {
+        for (const std::string& refusal : report.refused) {
+          EXPECT_EQ(refusal.find(", forward"), std::string::npos) << refusal;
+        }
+      }
+    }
+  }
+};
+
+TEST_P(CpuConformance, F32) { expect_everything(DType::f32); }
+TEST_P(CpuConformance, Bf16) { expect_everything(DType::bf16); }
+TEST_P(CpuConformance, F16) { expect_everything(DType::f16); }
+TEST_P(CpuConformance, Fixtures) { expect_fixtures(target()); }
+
+std::vector<std::string> names() {
+  std::vector<std::string> result;
+  for (const cpu::Target& target : cpu::targets()) result.emplace_back(target.name);
+  return result;
+}
+
+INSTANTIATE_TEST_SUITE_P(Targets, CpuConformance, testing::ValuesIn(names()),
+                         [](const auto& info) { return info.param; });
+
+}  // namespace
+}  // namespace rootdk::test

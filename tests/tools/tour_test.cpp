@@ -1,0 +1,69 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <regex>
+#include <sstream>
+
+#include "tools/command.h"
+
+namespace rootdk {
+namespace {
+
+using test::run_rootdk;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+std::size_t code_points(const std::string& line) {
+  std::size_t count = 0;
+  for (const char c : line) count += (static_cast<unsigned char>(c) & 0xc0u) != 0x80u;
+  return count;
+}
+
+TEST(Tour, WalksThroughEverySection) {
+  const auto run = run_rootdk({"tour"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  for (const char* section : {"1  Words", "2  Why √d_k", "3  What happened", "4  What a query", "5  The same numbers",
+                              "6  Where to go next"}) {
+    EXPECT_THAT(run.out, HasSubstr(section));
+  }
+  EXPECT_THAT(run.out, Not(HasSubstr("\x1b"))) << "no colour where the output is not a terminal";
+  EXPECT_THAT(run.out, Not(HasSubstr("nan")));
+  std::istringstream lines(run.out);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(code_points(line), 100u) << line;
+}
+
+// The sentence is made so that 'it' means the cat; every row of weights sums to 1.
+TEST(Tour, SentenceAddsUp) {
+  const auto run = run_rootdk({"tour", "sentence"});
+  EXPECT_THAT(run.out, AllOf(HasSubstr("animal 0."), Not(HasSubstr("Why √d_k"))));
+  const std::regex row("(1\\.000|0\\.999|1\\.001) +[0-9.]+ keys");
+  EXPECT_EQ(std::distance(std::sregex_iterator(run.out.begin(), run.out.end(), row), {}), 10);
+}
+
+// d_k = 1024 without the scale: nearly one-hot; with it, the same softmax as any d_k.
+TEST(Tour, ScaleShowsSaturation) {
+  const std::string out = run_rootdk({"tour", "scale"}).out;
+  std::smatch match;
+  const std::regex row("1024 +([0-9.]+) +([0-9.]+) [^0-9]*([0-9.]+)  │ +([0-9.]+) +([0-9.]+) [^0-9]*([0-9.]+)");
+  ASSERT_TRUE(std::regex_search(out, match, row)) << out;
+  EXPECT_LT(std::stod(match[1]), 2.0);
+  EXPECT_LT(std::stod(match[3]), 0.2);
+  EXPECT_GT(std::stod(match[4]), 100.0);
+  EXPECT_GT(std::stod(match[6]), 0.95);
+}
+
+TEST(Tour, TellsTheHeadsApart) {
+  const std::string out = run_rootdk({"tour", "statistics"}).out;
+  EXPECT_THAT(out, AllOf(HasSubstr("broad      spreads over"), HasSubstr("local      reads a small"),
+                         HasSubstr("sink       an attention sink"), HasSubstr("saturated  saturated: one-hot")));
+}
+
+TEST(Tour, UnknownSectionIsAUsageError) {
+  const auto run = run_rootdk({"tour", "gift-shop"});
+  EXPECT_EQ(run.exit_code, 2);
+  EXPECT_THAT(run.err, HasSubstr("gift-shop not in"));
+}
+
+}  // namespace
+}  // namespace rootdk

@@ -1,0 +1,49 @@
+#include "tools/options.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+
+#include "core/check.h"
+
+namespace rootdk::tools {
+
+void ExecutionOptions::add_to(CLI::App& verb) {
+  verb.add_option("--target", target, "Force an implementation by name (see rootdk explain)")->type_name("NAME");
+  verb.add_option("--device", device, "Where to compute: cpu or cuda")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->type_name("NAME")
+      ->capture_default_str();
+  verb.add_option("--threads", threads, "Threads on the CPU (default: ROOTDK_THREADS, or all)")
+      ->check(CLI::Range(1, 4096))
+      ->type_name("N");
+}
+
+Execution ExecutionOptions::execution() const {
+  return {.executor = threads > 0 ? &shared_executor(threads) : nullptr, .target = target};
+}
+
+void add_dtype_option(CLI::App& verb, std::string& dtype, const std::string& help) {
+  verb.add_option("--dtype", dtype, help)
+      ->check(CLI::IsMember({"f32", "bf16", "f16", "f64"}))
+      ->type_name("f32|bf16|f16|f64");
+}
+
+std::optional<DType> parse_dtype(const std::string& name) {
+  for (DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
+    if (name == name_of(dtype)) return dtype;
+  }
+  require(name.empty(), "element type '", name, "' is none of f32, bf16, f16, f64");
+  return std::nullopt;
+}
+
+void require_known_target(const Explanation& explanation, const std::string& target) {
+  if (target.empty() || explanation.candidates.empty()) return;
+  std::string names;
+  for (const auto& candidate : explanation.candidates) {
+    if (candidate.name == target) return;
+    names += (names.empty() ? "" : ", ") + candidate.name;
+  }
+  fail("--target '", target, "' is unknown; here there are: ", names);
+}
+
+}  // namespace rootdk::tools

@@ -1,0 +1,35 @@
+#pragma once
+
+// Options that several verbs share: one spelling, one help text, one meaning.
+
+#include <optional>
+#include <string>
+
+#include "rootdk/attention.h"
+
+namespace CLI {
+class App;
+}
+
+namespace rootdk::tools {
+
+struct ExecutionOptions {
+  std::string target;
+  std::string device = "cpu";
+  int threads = 0;
+
+  void add_to(CLI::App& verb);
+  DeviceKind device_kind() const { return device == "cuda" ? DeviceKind::cuda : DeviceKind::cpu; }
+  // Refers to this object, which must outlive it.
+  Execution execution() const;
+};
+
+// --dtype f32|bf16|f16|f64; empty: not given.
+void add_dtype_option(CLI::App& verb, std::string& dtype, const std::string& help);
+std::optional<DType> parse_dtype(const std::string& name);
+
+// Where a target is forced that no implementation is called: says so, with the names there are. `explanation` is of the
+// call that it was forced for.
+void require_known_target(const Explanation& explanation, const std::string& target);
+
+}  // namespace rootdk::tools

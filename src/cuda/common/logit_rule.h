@@ -124,13 +124,18 @@ struct HeadRule {
     if (rule.alibi_slopes) alibi_slope = rule.alibi_slopes(head);
   }
 
-  // Whether causal, window, length, mask and block mask all keep key j for query i.
-  __device__ bool keeps(int i, int j) const {
+  // Whether causal, window and length keep key j for query i. Rows and keys past the end of the sequence, which tiles
+  // may reach, are out of range: ask before reading any tensor at (i, j).
+  __device__ bool in_range(int i, int j) const {
     const Range keys = rule.keys_of(sequence, i);
-    if (j < keys.begin || j >= keys.end) return false;
-    if (rule.mask && !rule.mask(sequence.entry, head, i, j)) return false;
-    if (rule.block_mask && !rule.block_mask(sequence.entry, head, i / rule.block_q, j / rule.block_kv)) return false;
-    return true;
+    return i < sequence.q_len && j >= keys.begin && j < keys.end;
+  }
+  __device__ bool mask_keeps(int i, int j) const { return rule.mask(sequence.entry, head, i, j); }
+  __device__ bool block_mask_keeps(int i, int j) const {
+    return rule.block_mask(sequence.entry, head, i / rule.block_q, j / rule.block_kv);
+  }
+  __device__ bool keeps(int i, int j) const {
+    return in_range(i, j) && (!rule.mask || mask_keeps(i, j)) && (!rule.block_mask || block_mask_keeps(i, j));
   }
 
   // Whether the block mask drops the whole tile. Looks at no more than a few blocks: a finer mask says "no".
@@ -155,22 +160,18 @@ struct HeadRule {
            rule.k_inverse_norm(sequence.entry, head / rule.group(), sequence.kv_begin + j);
   }
 
-  // What the position and the bias add to the logit.
-  __device__ float addend(int i, int j) const {
-    const int distance = i + sequence.shift() - j;
-    float sum = 0.0f;
-    if (rule.relative_table) {
-      const int entry = min(max(distance + rule.relative_zero, 0), rule.relative_entries - 1);
-      sum += rule.relative_table(head, entry);
-    }
-    if (rule.alibi_slopes) sum -= alibi_slope * static_cast<float>(abs(distance));
-    if (rule.bias) sum += load_as_float(rule.bias.data, rule.bias.dtype, rule.bias.offset(sequence.entry, head, i, j));
-    return sum;
+  // What the relative table, ALiBi and the bias add to the logit; each only where it is given.
+  __device__ int distance(int i, int j) const { return i + sequence.shift() - j; }
+  __device__ float table_value(int i, int j) const {
+    return rule.relative_table(head, min(max(distance(i, j) + rule.relative_zero, 0), rule.relative_entries - 1));
+  }
+  __device__ float alibi_value(int i, int j) const { return -alibi_slope * static_cast<float>(abs(distance(i, j))); }
+  __device__ float bias_value(int i, int j) const {
+    return load_as_float(rule.bias.data, rule.bias.dtype, rule.bias.offset(sequence.entry, head, i, j));
   }
 
   // The logit of query i and key j from their raw score (for the cosine score: from q . k); no mask applied.
   __device__ Logit unmasked(float raw, int i, int j) const {
-    if (plain) return {raw * rule.scale, rule.scale};
     const float factor = rule.scale * norm_factor(i, j);
     Logit logit{raw * factor, factor};
     if (rule.softcap != 0.0f) {
@@ -178,7 +179,9 @@ struct HeadRule {
       logit.value = rule.softcap * t;
       logit.slope *= 1.0f - t * t;
     }
-    logit.value += addend(i, j);
+    if (rule.relative_table) logit.value += table_value(i, j);
+    if (rule.alibi_slopes) logit.value += alibi_value(i, j);
+    if (rule.bias) logit.value += bias_value(i, j);
     return logit;
   }
 

@@ -1,0 +1,111 @@
+#pragma once
+
+// From a warp's tile of raw scores to its logits. One feature at a time over the whole tile: a feature that is not
+// asked for costs one branch a tile.
+
+#include "cuda/portable/tile.h"
+
+namespace rootdk::cuda::portable {
+
+// Which queries and keys a warp's tile covers. Forward and the gradient of q have queries as rows; the gradients of k
+// and v work on the transposed tile, keys as rows.
+enum class Rows { queries, keys };
+
+template <Rows kRows>
+struct TilePlace {
+  int first_query = 0, first_key = 0;
+
+  __device__ int query(int n, int e) const {
+    return first_query + (kRows == Rows::queries ? fragment_row(e) : fragment_column(n, e));
+  }
+  __device__ int key(int n, int e) const {
+    return first_key + (kRows == Rows::queries ? fragment_column(n, e) : fragment_row(e));
+  }
+};
+
+template <int N, class Body>
+__device__ void for_each_element(Body body) {
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) body(n, e);
+  }
+}
+
+// Adds the bias, in its own element type, where (i, j) lies inside the tensors.
+template <class T, int N, Rows kRows>
+__device__ void add_bias(WarpTile<N>& s, const HeadRule& head, TilePlace<kRows> place) {
+  const AnyView<4>& bias = head.rule.bias;
+  const T* base = static_cast<const T*>(bias.data) + bias.offset(head.sequence.entry, head.head);
+  for_each_element<N>([&](int n, int e) {
+    const int i = place.query(n, e), j = place.key(n, e);
+    if (head.in_range(i, j)) s[n][e] += static_cast<float>(base[i * bias.strides[2] + j * bias.strides[3]]);
+  });
+}
+
+// Per-element features between the score and the mask. slope, where given, becomes the derivative of each logit by its
+// raw score.
+template <int N, Rows kRows>
+__device__ void apply_features(WarpTile<N>& s, WarpTile<N>* slope, const HeadRule& head, TilePlace<kRows> place) {
+  const LogitRule& rule = head.rule;
+  if (rule.q_inverse_norm) {
+    for_each_element<N>([&](int n, int e) {
+      const int i = place.query(n, e), j = place.key(n, e);
+      const float factor = head.in_range(i, j) ? head.norm_factor(i, j) : 0.0f;
+      s[n][e] *= factor;
+      if (slope) (*slope)[n][e] *= factor;
+    });
+  }
+  if (rule.softcap != 0.0f) {
+    const float inverse = 1.0f / rule.softcap;
+    for_each_element<N>([&](int n, int e) {
+      const float t = tanhf(s[n][e] * inverse);
+      s[n][e] = rule.softcap * t;
+      if (slope) (*slope)[n][e] *= 1.0f - t * t;
+    });
+  }
+  if (rule.relative_table) {
+    for_each_element<N>([&](int n, int e) { s[n][e] += head.table_value(place.query(n, e), place.key(n, e)); });
+  }
+  if (rule.alibi_slopes) {
+    for_each_element<N>([&](int n, int e) { s[n][e] += head.alibi_value(place.query(n, e), place.key(n, e)); });
+  }
+  if (!rule.bias) return;
+  switch (rule.bias.dtype) {
+    case DType::bf16: return add_bias<__nv_bfloat16, N, kRows>(s, head, place);
+    case DType::f16: return add_bias<__half, N, kRows>(s, head, place);
+    default: return add_bias<float, N, kRows>(s, head, place);
+  }
+}
+
+// Scores to logits, in place; -inf where a mask drops the key, whatever the score was. `ranges_keep` says that the
+// whole tile lies inside the ranges of causal, window and length.
+template <int N, Rows kRows>
+__device__ void to_logits(WarpTile<N>& s, WarpTile<N>* slope, const HeadRule& head, TilePlace<kRows> place,
+                          bool ranges_keep) {
+  const LogitRule& rule = head.rule;
+  for_each_element<N>([&](int n, int e) {
+    s[n][e] *= rule.scale;
+    if (slope) (*slope)[n][e] = rule.scale;
+  });
+  if (!head.plain) apply_features<N, kRows>(s, slope, head, place);
+  if (!ranges_keep) {
+    for_each_element<N>([&](int n, int e) {
+      if (!head.in_range(place.query(n, e), place.key(n, e))) s[n][e] = -INFINITY;
+    });
+  }
+  if (rule.mask) {
+    for_each_element<N>([&](int n, int e) {
+      const int i = place.query(n, e), j = place.key(n, e);
+      if (head.in_range(i, j) && !head.mask_keeps(i, j)) s[n][e] = -INFINITY;
+    });
+  }
+  if (rule.block_mask) {
+    for_each_element<N>([&](int n, int e) {
+      const int i = place.query(n, e), j = place.key(n, e);
+      if (head.in_range(i, j) && !head.block_mask_keeps(i, j)) s[n][e] = -INFINITY;
+    });
+  }
+}
+
+}  // namespace rootdk::cuda::portable

@@ -49,18 +49,11 @@ __device__ void online_softmax(WarpTile<N>& s, RowSums (&sums)[2], float (&facto
   } else {
     for_each_element<N>([&](int n, int e) { s[n][e] = sums[e / 2].add(s[n][e], false); });
   }
-  const DropoutBits& dropout = head.rule.dropout;
-  if (!dropout.active()) return;
-#pragma unroll
-  for (int n = 0; n < N; ++n) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const std::uint32_t word =
-          dropout.word(head.sequence.index, head.head, place.query(n, 2 * half), place.key(n, 0));
-      s[n][2 * half] *= dropout.factor(word, 0);
-      s[n][2 * half + 1] *= dropout.factor(word, 1);
-    }
-  }
+  if (!head.rule.dropout.active()) return;
+  const std::uint32_t keeps = dropout_keeps<N>(head, place);
+  for_each_element<N>([&](int n, int e) {
+    s[n][e] *= keeps >> (4 * n + e) & 1u ? head.rule.dropout.keep_scale : 0.0f;
+  });
 }
 
 // Divides by the softmax's denominator and writes output and statistics of the warp's rows.

@@ -108,4 +108,20 @@ __device__ void to_logits(WarpTile<N>& s, WarpTile<N>* slope, const HeadRule& he
   }
 }
 
+// One bit for each element of a warp's tile, 4 n + e: whether dropout keeps it. All set where there is no dropout.
+template <int N, Rows kRows>
+__device__ std::uint32_t dropout_keeps(const HeadRule& head, TilePlace<kRows> place) {
+  static_assert(4 * N <= 32);
+  const DropoutBits& dropout = head.rule.dropout;
+  if (!dropout.active()) return ~0u;
+  std::uint32_t bits = 0, word = 0;
+  for_each_element<N>([&](int n, int e) {
+    const auto i = static_cast<std::uint32_t>(place.query(n, e)), j = static_cast<std::uint32_t>(place.key(n, e));
+    // Neighbouring columns are neighbouring keys where queries are the rows: two keys, one word.
+    if (kRows == Rows::keys || e % 2 == 0) word = dropout.word(head.sequence.index, head.head, i, j);
+    if (dropout.keeps(word, j)) bits |= 1u << (4 * n + e);
+  });
+  return bits;
+}
+
 }  // namespace rootdk::cuda::portable

@@ -38,7 +38,7 @@ struct LogitRule {
   int window_left = -1, window_right = -1;  // -1: no limit
 
   DeviceView<const int, 1> kv_lengths, q_starts, kv_starts;
-  DeviceView<const bool, 4> mask, block_mask;  // broadcast dimensions have stride 0
+  DeviceView<const unsigned char, 4> mask, block_mask;  // 0 drops; broadcast dimensions have stride 0
   int block_q = 1, block_kv = 1;
 
   AnyView<4> bias;  // broadcast dimensions have stride 0
@@ -96,10 +96,10 @@ struct LogitRule {
     if (window_left >= 0) rows.end = min(rows.end, last + window_left - s.shift() + 1);
     return rows;
   }
-  // Whether every query of `rows` keeps every key of `keys`, as far as the ranges go.
+  // Whether every query of `rows` exists and keeps every key of `keys`, as far as the ranges go.
   __device__ bool ranges_keep(Range rows, Range keys, const Sequence& s) const {
     const int first = rows.begin + s.shift(), last = rows.end - 1 + s.shift();
-    return keys.end <= s.kv_visible && (!causal || keys.end <= first + 1) &&
+    return rows.end <= s.q_len && keys.end <= s.kv_visible && (!causal || keys.end <= first + 1) &&
            (window_right < 0 || keys.end <= first + window_right + 1) &&
            (window_left < 0 || keys.begin >= last - window_left);
   }
@@ -130,9 +130,9 @@ struct HeadRule {
     const Range keys = rule.keys_of(sequence, i);
     return i < sequence.q_len && j >= keys.begin && j < keys.end;
   }
-  __device__ bool mask_keeps(int i, int j) const { return rule.mask(sequence.entry, head, i, j); }
+  __device__ bool mask_keeps(int i, int j) const { return rule.mask(sequence.entry, head, i, j) != 0; }
   __device__ bool block_mask_keeps(int i, int j) const {
-    return rule.block_mask(sequence.entry, head, i / rule.block_q, j / rule.block_kv);
+    return rule.block_mask(sequence.entry, head, i / rule.block_q, j / rule.block_kv) != 0;
   }
   __device__ bool keeps(int i, int j) const {
     return in_range(i, j) && (!rule.mask || mask_keeps(i, j)) && (!rule.block_mask || block_mask_keeps(i, j));
@@ -147,7 +147,7 @@ struct HeadRule {
     if ((q_last - q_first + 1) * (kv_last - kv_first + 1) > kMostBlocks) return false;
     for (int bq = q_first; bq <= q_last; ++bq) {
       for (int bk = kv_first; bk <= kv_last; ++bk) {
-        if (rule.block_mask(sequence.entry, head, bq, bk)) return false;
+        if (rule.block_mask(sequence.entry, head, bq, bk) != 0) return false;
       }
     }
     return true;

@@ -42,10 +42,10 @@ struct BackwardArguments {
   Matrix grad_q, grad_k, grad_v;
   float* additive_partial = nullptr;  // [batch, heads, row blocks, head_dim]; null: not asked for
 
-  int blocks = 0;                        // blocks of queries or keys a head
-  int parts = 0;                         // column parts of the gradients
+  int blocks = 0;                           // blocks of queries or keys a head
+  int parts = 0;                            // column parts of the gradients
   int head_columns = 0, value_columns = 0;  // of the tiles in shared memory, padding included
-  int stages = 1;                        // tiles under way: 2 where shared memory allows, else 1
+  int stages = 1;                           // tiles under way: 2 where shared memory allows, else 1
 };
 
 }  // namespace rootdk::cuda::portable

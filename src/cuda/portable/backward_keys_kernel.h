@@ -50,69 +50,74 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
             {args.k, sequence.entry, place.head, sequence.kv_begin + first_key, sequence.kv_visible - first_key});
   load_tile(v_tile, shared.value_pitch, Shape::kOwned, args.value_columns,
             {args.v, sequence.entry, place.head, sequence.kv_begin + first_key, sequence.kv_visible - first_key});
-  if (steps > 0) load_step(0);
+  ptx::copy_async_commit();
 
   WarpTile<Columns / 8> dk, dv;  // [16 keys of the warp, Columns]
-  clear<Columns / 8>(dk);
-  clear<Columns / 8>(dv);
-  float along[2] = {0.0f, 0.0f};
+  float along[2];
   const int warp_row = 16 * warp_index();
   const int first_column = place.part * Columns;
-  for (int step = 0; step < steps; ++step) {
-    if (args.stages == 2 && step + 1 < steps) {
-      load_step(step + 1);
-      ptx::copy_async_wait<1>();
-    } else {
-      ptx::copy_async_wait<0>();
-    }
-    __syncthreads();
+  // One pass over the queries; a second, careful one where the first met NaN or infinity.
+  for (bool careful = false;; careful = true) {
+    clear<Columns / 8>(dk);
+    clear<Columns / 8>(dv);
+    along[0] = along[1] = 0.0f;
+    if (steps > 0) load_step(0);
+    for (int step = 0; step < steps; ++step) {
+      if (args.stages == 2 && step + 1 < steps) {
+        load_step(step + 1);
+        ptx::copy_async_wait<1>();
+      } else {
+        ptx::copy_async_wait<0>();
+      }
+      __syncthreads();
 
-    const int stage = step % args.stages, query = query_of(step);
-    const Compute* q_tile = tile_memory + shared.stream_head(stage);
-    const Compute* do_tile = tile_memory + shared.stream_value(stage);
-    const float* vector = vectors + stage * shared.vector_length;
-    const HeadRule head(rule, sequence, head_of(step));
-    const Range rows{query, min(query + kStream, sequence.q_len)};
-    if (!head.block_mask_drops(rows, keys)) {
-      WarpTile<N> s, dp, slope;  // [16 keys of the warp, kStream queries]
-      clear<N>(s);
-      clear<N>(dp);
-      add_scores<Compute, N, Additive>(s, k_tile + warp_row * shared.head_pitch, q_tile, shared.head_pitch, vector,
-                                       rule.head_dim);
-      if (shared.keeps_scores) keep_scores<N>(kept_scores, s);
-      add_rows_by_rows<Compute, N>(dp, v_tile + warp_row * shared.value_pitch, do_tile, shared.value_pitch,
-                                   round_up(rule.value_dim, kDepthStep));
+      const int stage = step % args.stages, query = query_of(step);
+      const Compute* q_tile = tile_memory + shared.stream_head(stage);
+      const Compute* do_tile = tile_memory + shared.stream_value(stage);
+      const float* vector = vectors + stage * shared.vector_length;
+      const HeadRule head(rule, sequence, head_of(step));
+      const Range rows{query, min(query + kStream, sequence.q_len)};
+      if (!head.block_mask_drops(rows, keys)) {
+        WarpTile<N> s, dp, slope;  // [16 keys of the warp, kStream queries]
+        clear<N>(s);
+        clear<N>(dp);
+        add_scores<Compute, N, Additive>(s, k_tile + warp_row * shared.head_pitch, q_tile, shared.head_pitch, vector,
+                                         rule.head_dim);
+        if (shared.keeps_scores) keep_scores<N>(kept_scores, s);
+        add_rows_by_rows<Compute, N>(dp, v_tile + warp_row * shared.value_pitch, do_tile, shared.value_pitch,
+                                     round_up(rule.value_dim, kDepthStep));
 
-      RowTerms terms[N][2];
+        RowTerms terms[N][2];
 #pragma unroll
-      for (int n = 0; n < N; ++n) {
-        terms[n][0] = load_terms(args.terms, head, query + fragment_column(n, 0));
-        terms[n][1] = load_terms(args.terms, head, query + fragment_column(n, 1));
-      }
-      const bool ranges_keep = rule.ranges_keep(rows, {first_key, first_key + Shape::kOwned}, sequence) &&
-                               query + kStream <= sequence.q_len;
-      to_gradients<N>(s, dp, slope, head, TilePlace<Rows::keys>{query, first_key + warp_row}, ranges_keep,
-                      [&](int n, int e) { return terms[n][e % 2]; });
-      if (first_column < args.value_columns) {
-        add_tile_by_columns<Compute, Columns / 8, N>(dv, s, do_tile + first_column, shared.value_pitch);
-      }
-      through_slope<N>(dp, slope);
-      if (shared.keeps_scores) sum_along<N>(along, kept_scores, dp);
-      if (first_column < args.head_columns) {
-        if constexpr (Additive) {
-          float by_vector[Columns / 8][2] = {};  // the gradient of the vector is the query kernel's work
-          add_additive_gradients<Columns / 8, N>(dk, by_vector, dp, k_tile + warp_row * shared.head_pitch, q_tile,
-                                                 shared.head_pitch, vector, first_column);
-        } else {
-          add_tile_by_columns<Compute, Columns / 8, N>(dk, dp, q_tile + first_column, shared.head_pitch);
+        for (int n = 0; n < N; ++n) {
+          terms[n][0] = load_terms(args.terms, head, query + fragment_column(n, 0));
+          terms[n][1] = load_terms(args.terms, head, query + fragment_column(n, 1));
+        }
+        const Range tile_rows{query, query + kStream}, tile_keys{first_key, first_key + Shape::kOwned};
+        to_gradients<N>(s, dp, slope, head, TilePlace<Rows::keys>{query, first_key + warp_row},
+                        rule.ranges_keep(tile_rows, tile_keys, sequence),
+                        [&](int n, int e) { return terms[n][e % 2]; });
+        if (first_column < args.value_columns) {
+          add_stream<Compute, Columns / 8, N>(dv, s, do_tile + first_column, shared.value_pitch, careful);
+        }
+        through_slope<N>(dp, slope);
+        if (shared.keeps_scores) sum_along<N>(along, kept_scores, dp);
+        if (first_column < args.head_columns) {
+          if constexpr (Additive) {
+            float by_vector[Columns / 8][2] = {};  // the gradient of the vector is the query kernel's work
+            add_additive_gradients<Columns / 8, N>(dk, by_vector, dp, k_tile + warp_row * shared.head_pitch, q_tile,
+                                                   shared.head_pitch, vector, first_column);
+          } else {
+            add_stream<Compute, Columns / 8, N>(dk, dp, q_tile + first_column, shared.head_pitch, careful);
+          }
         }
       }
+      __syncthreads();  // everyone is done with this stage
+      if (args.stages == 1 && step + 1 < steps) load_step(step + 1);
     }
-    __syncthreads();  // everyone is done with this stage
-    if (args.stages == 1 && step + 1 < steps) load_step(step + 1);
+    ptx::copy_async_wait<0>();
+    if (careful || !__syncthreads_or(any_not_finite<Columns / 8>(dk) || any_not_finite<Columns / 8>(dv))) break;
   }
-  ptx::copy_async_wait<0>();
-  __syncthreads();
 
   if (shared.keeps_scores && first_column < args.head_columns) {
     float inverse_norm[2];
@@ -121,8 +126,8 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
       inverse_norm[half] =
           key < sequence.kv_visible ? rule.k_inverse_norm(sequence.entry, place.head, sequence.kv_begin + key) : 0.0f;
     }
-    project_out<Compute, Columns / 8>(dk, along, inverse_norm, k_tile + warp_row * shared.head_pitch,
-                                      shared.head_pitch, place.part);
+    project_out<Compute, Columns / 8>(dk, along, inverse_norm, k_tile + warp_row * shared.head_pitch, shared.head_pitch,
+                                      place.part);
   }
   const int row = sequence.kv_begin + first_key + warp_row, valid_rows = sequence.kv_len - first_key - warp_row;
   if (args.grad_k) {

@@ -84,53 +84,60 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
   load_tile(do_tile, shared.value_pitch, Shape::kOwned, args.value_columns,
             {args.grad_out, sequence.entry, place.head, sequence.q_begin + first_row, sequence.q_len - first_row});
   if constexpr (Additive) load_vector(vector, shared.vector_length, rule, place.head);
-  if (steps > 0) load_step(0);
+  ptx::copy_async_commit();
 
   const int warp_row = 16 * warp_index();
   const RowTerms terms[2] = {load_terms(args.terms, head, first_row + warp_row + fragment_row(0)),
                              load_terms(args.terms, head, first_row + warp_row + fragment_row(2))};
   WarpTile<Columns / 8> dq;  // [16 queries of the warp, Columns]
-  clear<Columns / 8>(dq);
-  float by_vector[Columns / 8][2] = {};
-  float along[2] = {0.0f, 0.0f};
-  for (int step = 0; step < steps; ++step) {
-    if (args.stages == 2 && step + 1 < steps) {
-      load_step(step + 1);
-      ptx::copy_async_wait<1>();
-    } else {
-      ptx::copy_async_wait<0>();
-    }
-    __syncthreads();
-
-    const int stage = step % args.stages, key = first_key + step * kStream;
-    const Compute* k_tile = tile_memory + shared.stream_head(stage);
-    const Compute* v_tile = tile_memory + shared.stream_value(stage);
-    if (!head.block_mask_drops(rows, {key, min(key + kStream, sequence.kv_len)})) {
-      WarpTile<N> s, dp, slope;  // [16 queries of the warp, kStream keys]
-      clear<N>(s);
-      clear<N>(dp);
-      add_scores<Compute, N, Additive>(s, q_tile + warp_row * shared.head_pitch, k_tile, shared.head_pitch, vector,
-                                       rule.head_dim);
-      if (shared.keeps_scores) keep_scores<N>(kept_scores, s);
-      add_rows_by_rows<Compute, N>(dp, do_tile + warp_row * shared.value_pitch, v_tile, shared.value_pitch,
-                                   round_up(rule.value_dim, kDepthStep));
-      to_gradients<N>(s, dp, slope, head, TilePlace<Rows::queries>{first_row + warp_row, key},
-                      rule.ranges_keep(rows, {key, key + kStream}, sequence),
-                      [&](int, int e) { return terms[e / 2]; });
-      through_slope<N>(dp, slope);
-      if (shared.keeps_scores) sum_along<N>(along, kept_scores, dp);
-      if constexpr (Additive) {
-        add_additive_gradients<Columns / 8, N>(dq, by_vector, dp, q_tile + warp_row * shared.head_pitch, k_tile,
-                                               shared.head_pitch, vector, first_column);
+  float by_vector[Columns / 8][2];
+  float along[2];
+  // One pass over the keys; a second, careful one where the first met NaN or infinity.
+  for (bool careful = false;; careful = true) {
+    clear<Columns / 8>(dq);
+#pragma unroll
+    for (int n = 0; n < Columns / 8; ++n) by_vector[n][0] = by_vector[n][1] = 0.0f;
+    along[0] = along[1] = 0.0f;
+    if (steps > 0) load_step(0);
+    for (int step = 0; step < steps; ++step) {
+      if (args.stages == 2 && step + 1 < steps) {
+        load_step(step + 1);
+        ptx::copy_async_wait<1>();
       } else {
-        add_tile_by_columns<Compute, Columns / 8, N>(dq, dp, k_tile + first_column, shared.head_pitch);
+        ptx::copy_async_wait<0>();
       }
+      __syncthreads();
+
+      const int stage = step % args.stages, key = first_key + step * kStream;
+      const Compute* k_tile = tile_memory + shared.stream_head(stage);
+      const Compute* v_tile = tile_memory + shared.stream_value(stage);
+      if (!head.block_mask_drops(rows, {key, min(key + kStream, sequence.kv_len)})) {
+        WarpTile<N> s, dp, slope;  // [16 queries of the warp, kStream keys]
+        clear<N>(s);
+        clear<N>(dp);
+        add_scores<Compute, N, Additive>(s, q_tile + warp_row * shared.head_pitch, k_tile, shared.head_pitch, vector,
+                                         rule.head_dim);
+        if (shared.keeps_scores) keep_scores<N>(kept_scores, s);
+        add_rows_by_rows<Compute, N>(dp, do_tile + warp_row * shared.value_pitch, v_tile, shared.value_pitch,
+                                     round_up(rule.value_dim, kDepthStep));
+        to_gradients<N>(s, dp, slope, head, TilePlace<Rows::queries>{first_row + warp_row, key},
+                        rule.ranges_keep({first_row, first_row + Shape::kOwned}, {key, key + kStream}, sequence),
+                        [&](int, int e) { return terms[e / 2]; });
+        through_slope<N>(dp, slope);
+        if (shared.keeps_scores) sum_along<N>(along, kept_scores, dp);
+        if constexpr (Additive) {
+          add_additive_gradients<Columns / 8, N>(dq, by_vector, dp, q_tile + warp_row * shared.head_pitch, k_tile,
+                                                 shared.head_pitch, vector, first_column);
+        } else {
+          add_stream<Compute, Columns / 8, N>(dq, dp, k_tile + first_column, shared.head_pitch, careful);
+        }
+      }
+      __syncthreads();  // everyone is done with this stage
+      if (args.stages == 1 && step + 1 < steps) load_step(step + 1);
     }
-    __syncthreads();  // everyone is done with this stage
-    if (args.stages == 1 && step + 1 < steps) load_step(step + 1);
+    ptx::copy_async_wait<0>();
+    if (careful || !__syncthreads_or(any_not_finite<Columns / 8>(dq))) break;
   }
-  ptx::copy_async_wait<0>();
-  __syncthreads();
 
   if (shared.keeps_scores) {
     float inverse_norm[2];
@@ -139,13 +146,13 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
       inverse_norm[half] =
           i < sequence.q_len ? rule.q_inverse_norm(sequence.entry, place.head, sequence.q_begin + i) : 0.0f;
     }
-    project_out<Compute, Columns / 8>(dq, along, inverse_norm, q_tile + warp_row * shared.head_pitch,
-                                      shared.head_pitch, place.part);
+    project_out<Compute, Columns / 8>(dq, along, inverse_norm, q_tile + warp_row * shared.head_pitch, shared.head_pitch,
+                                      place.part);
   }
   if (args.grad_q) {
-    store_gradient<Columns / 8>(
-        args.grad_q, dq, args.grad_q.offset(sequence.entry, place.head, sequence.q_begin + first_row + warp_row),
-        sequence.q_len - first_row - warp_row, place.part);
+    store_gradient<Columns / 8>(args.grad_q, dq,
+                                args.grad_q.offset(sequence.entry, place.head, sequence.q_begin + first_row + warp_row),
+                                sequence.q_len - first_row - warp_row, place.part);
   }
   if constexpr (Additive) {
     if (additive_partial != nullptr) {

@@ -62,21 +62,19 @@ __device__ inline RowTerms load_terms(const RowTermViews& views, const HeadRule&
 }
 
 // The weight of a key from its logit; 0 throughout a row without keys.
-__device__ inline float weight_of(float logit, float lse) {
-  return lse == -INFINITY ? 0.0f : exp_natural(logit - lse);
-}
+__device__ inline float weight_of(float logit, float lse) { return lse == -INFINITY ? 0.0f : exp_natural(logit - lse); }
 
-// In: s raw scores, dp = grad_out v^T. Out: s the weights that multiply values, dp the gradient by the logits, slope the
-// derivative of each logit by its raw score. terms(n, e) gives the RowTerms of an element's query.
+// In: s raw scores, dp = grad_out v^T. Out: s the weights that multiply values, dp the gradient by the logits, slope
+// the derivative of each logit by its raw score. terms(n, e) gives the RowTerms of an element's query.
 template <int N, Rows kRows, class Terms>
 __device__ void to_gradients(WarpTile<N>& s, WarpTile<N>& dp, WarpTile<N>& slope, const HeadRule& head,
                              TilePlace<kRows> place, bool ranges_keep, Terms terms) {
   to_logits<N>(s, &slope, head, place, ranges_keep);
-  const std::uint32_t keeps = dropout_keeps<N>(head, place);
+  const TileBits keeps = dropout_keeps<N>(head, place);
   for_each_element<N>([&](int n, int e) {
     const RowTerms row = terms(n, e);
     const float p = weight_of(s[n][e], row.lse);
-    const float factor = keeps >> (4 * n + e) & 1u ? head.rule.dropout.keep_scale : 0.0f;
+    const float factor = has_bit(keeps, n, e) ? head.rule.dropout.keep_scale : 0.0f;
     const float inner = factor * dp[n][e] - row.entropy_gradient * (s[n][e] - row.lse + 1.0f) + row.constant;
     dp[n][e] = p == 0.0f ? 0.0f : p * inner;  // a dropped key may have anything in `inner`
     s[n][e] = p * factor;
@@ -86,7 +84,8 @@ __device__ void to_gradients(WarpTile<N>& s, WarpTile<N>& dp, WarpTile<N>& slope
 // gradient by logits -> gradient by raw scores, in place.
 template <int N>
 __device__ void through_slope(WarpTile<N>& gradient, const WarpTile<N>& slope) {
-  for_each_element<N>([&](int n, int e) { gradient[n][e] = gradient[n][e] == 0.0f ? 0.0f : gradient[n][e] * slope[n][e]; });
+  for_each_element<N>(
+      [&](int n, int e) { gradient[n][e] = gradient[n][e] == 0.0f ? 0.0f : gradient[n][e] * slope[n][e]; });
 }
 
 // The scores of a warp's tile: products, or the additive score.
@@ -97,6 +96,16 @@ __device__ void add_scores(WarpTile<N>& s, const Compute* own, const Compute* st
     add_additive_scores<N>(s, own, stream, pitch, vector, head_dim);
   } else {
     add_rows_by_rows<Compute, N>(s, own, stream, pitch, round_up(head_dim, kDepthStep));
+  }
+}
+
+// The product with what streams past, by the careful way where asked.
+template <class Compute, int N, int K>
+__device__ void add_stream(WarpTile<N>& c, const WarpTile<K>& p, const Compute* stream, int pitch, bool careful) {
+  if (careful) {
+    add_tile_by_columns_carefully<Compute, N, K>(c, p, stream, pitch);
+  } else {
+    add_tile_by_columns<Compute, N, K>(c, p, stream, pitch);
   }
 }
 
@@ -111,7 +120,9 @@ __device__ inline void load_vector(float* vector, int length, const LogitRule& r
 // raw scores in shared memory (every lane its own elements), and the rows sum what has to be taken out.
 template <int N>
 __device__ void keep_scores(float* kept, const WarpTile<N>& s) {
-  for_each_element<N>([&](int n, int e) { kept[(4 * n + e) * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)] = s[n][e]; });
+  for_each_element<N>([&](int n, int e) {
+    kept[(4 * n + e) * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)] = s[n][e];
+  });
 }
 template <int N>
 __device__ void sum_along(float (&along)[2], const float* kept, const WarpTile<N>& gradient) {
@@ -121,8 +132,7 @@ __device__ void sum_along(float (&along)[2], const float* kept, const WarpTile<N
   });
 }
 
-// Writes a warp's gradient tile to the rows of one head, from column part * 8 N on. `along` and inverse_norm are those
-// of the cosine score; own is the warp's tile of the vectors themselves.
+// Writes a warp's gradient tile to the rows of one head, from column part * 8 N on.
 template <int N>
 __device__ void store_gradient(const Matrix& to, const WarpTile<N>& gradient, std::int64_t offset, int valid_rows,
                                int part) {
@@ -142,7 +152,7 @@ __device__ void project_out(WarpTile<N>& gradient, const float (&along)[2], cons
                            row_sum(along[1]) * inverse_norm[1] * inverse_norm[1]};
   for_each_element<N>([&](int n, int e) {
     const float x = static_cast<float>(own[fragment_row(e) * pitch + part * 8 * N + fragment_column(n, e)]);
-    gradient[n][e] -= factor[e / 2] * x;
+    if (factor[e / 2] != 0.0f) gradient[n][e] -= factor[e / 2] * x;
   });
 }
 

@@ -50,10 +50,8 @@ __device__ void online_softmax(WarpTile<N>& s, RowSums (&sums)[2], float (&facto
     for_each_element<N>([&](int n, int e) { s[n][e] = sums[e / 2].add(s[n][e], false); });
   }
   if (!head.rule.dropout.active()) return;
-  const std::uint32_t keeps = dropout_keeps<N>(head, place);
-  for_each_element<N>([&](int n, int e) {
-    s[n][e] *= keeps >> (4 * n + e) & 1u ? head.rule.dropout.keep_scale : 0.0f;
-  });
+  const TileBits keeps = dropout_keeps<N>(head, place);
+  for_each_element<N>([&](int n, int e) { s[n][e] *= has_bit(keeps, n, e) ? head.rule.dropout.keep_scale : 0.0f; });
 }
 
 // Divides by the softmax's denominator and writes output and statistics of the warp's rows.
@@ -136,39 +134,48 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
       vector[d] = args.rule.additive_v(place.head, d);
     }
   }
-  int key = next_key_tile(head, rows, keys.begin / kKeys * kKeys, kKeys, keys.end);
-  if (key < keys.end) load_keys(key);
-
   WarpTile<Columns / 8> o;  // [16 rows of the warp, Columns]
-  clear<Columns / 8>(o);
   RowSums sums[2];
   const bool with_moments = args.entropy || args.sum_p2;
   const int warp_row = 16 * warp_index();
-  while (key < keys.end) {
-    ptx::copy_async_wait<0>();
-    __syncthreads();  // keys have arrived; everyone is done with the last values
-    load_values(key);
-
-    WarpTile<kKeys / 8> s;  // [16 rows of the warp, kKeys]
-    clear<kKeys / 8>(s);
-    if constexpr (Additive) {
-      add_additive_scores<kKeys / 8>(s, q_tile + warp_row * shared.head_pitch, k_tile, shared.head_pitch, vector,
-                                     args.rule.head_dim);
-    } else {
-      add_rows_by_rows<Compute, kKeys / 8>(s, q_tile + warp_row * shared.head_pitch, k_tile, shared.head_pitch,
-                                           padded_head_dim);
-    }
-    const TilePlace<Rows::queries> at{first_row + warp_row, key};
-    to_logits<kKeys / 8>(s, nullptr, head, at, args.rule.ranges_keep(rows, {key, key + kKeys}, sequence));
-    float factor[2];
-    online_softmax<kKeys / 8>(s, sums, factor, head, at, with_moments);
-    for_each_element<Columns / 8>([&](int n, int e) { o[n][e] *= factor[e / 2]; });
-
-    ptx::copy_async_wait<0>();
-    __syncthreads();  // values have arrived; everyone is done with these keys
-    key = next_key_tile(head, rows, key + kKeys, kKeys, keys.end);
+  // One pass over the keys; a second, careful one where the first met NaN or infinity.
+  for (bool careful = false;; careful = true) {
+    clear<Columns / 8>(o);
+    sums[0] = sums[1] = RowSums{};
+    int key = next_key_tile(head, rows, keys.begin / kKeys * kKeys, kKeys, keys.end);
     if (key < keys.end) load_keys(key);
-    add_tile_by_columns<Compute, Columns / 8, kKeys / 8>(o, s, v_tile, Shared::kValuePitch);
+    while (key < keys.end) {
+      ptx::copy_async_wait<0>();
+      __syncthreads();  // keys have arrived; everyone is done with the last values
+      load_values(key);
+
+      WarpTile<kKeys / 8> s;  // [16 rows of the warp, kKeys]
+      clear<kKeys / 8>(s);
+      if constexpr (Additive) {
+        add_additive_scores<kKeys / 8>(s, q_tile + warp_row * shared.head_pitch, k_tile, shared.head_pitch, vector,
+                                       args.rule.head_dim);
+      } else {
+        add_rows_by_rows<Compute, kKeys / 8>(s, q_tile + warp_row * shared.head_pitch, k_tile, shared.head_pitch,
+                                             padded_head_dim);
+      }
+      const TilePlace<Rows::queries> at{first_row + warp_row, key};
+      const Range tile_rows{first_row, first_row + Shape::kOwned};
+      to_logits<kKeys / 8>(s, nullptr, head, at, args.rule.ranges_keep(tile_rows, {key, key + kKeys}, sequence));
+      float factor[2];
+      online_softmax<kKeys / 8>(s, sums, factor, head, at, with_moments);
+      for_each_element<Columns / 8>([&](int n, int e) { o[n][e] *= factor[e / 2]; });
+
+      ptx::copy_async_wait<0>();
+      __syncthreads();  // values have arrived; everyone is done with these keys
+      key = next_key_tile(head, rows, key + kKeys, kKeys, keys.end);
+      if (key < keys.end) load_keys(key);
+      if (careful) {
+        add_tile_by_columns_carefully<Compute, Columns / 8, kKeys / 8>(o, s, v_tile, Shared::kValuePitch);
+      } else {
+        add_tile_by_columns<Compute, Columns / 8, kKeys / 8>(o, s, v_tile, Shared::kValuePitch);
+      }
+    }
+    if (careful || !__syncthreads_or(any_not_finite<Columns / 8>(o))) break;
   }
   store_forward<Columns / 8>(args, o, sums, head, first_row + warp_row, place.part);
 }

@@ -4,23 +4,10 @@
 // a time.
 
 #include "cuda/portable/backward_tile.h"
-#include "cuda/portable/row_kernels.h"
+#include "cuda/portable/block_reduce.h"
+#include "cuda/portable/inspect.h"
 
 namespace rootdk::cuda::portable {
-
-struct InspectArguments {
-  LogitRule rule;
-  Matrix q, k;
-  DeviceView<const float, 3> lse;
-  int key_blocks = 0;
-
-  DeviceView<float, 3> column_mass;
-  DeviceView<float, 4> pooled_map;
-  int map_rows = 0, map_columns = 0;
-  DeviceView<float, 4> weights;
-  DeviceView<const int, 1> weight_rows;  // null: all rows
-  int tensor_batch = 0, chosen_rows = 0, weight_keys = 0;
-};
 
 // A block owns a tile of keys; queries stream past it, as in the gradient of k.
 template <class Compute, bool Additive>
@@ -108,7 +95,6 @@ __device__ float plain_weight(const InspectArguments& args, const HeadRule& head
 // One block a cell: the mean over its queries of the summed weight of its keys.
 template <class T>
 __global__ void pooled_map_kernel(const __grid_constant__ InspectArguments args) {
-  extern __shared__ __align__(16) unsigned char shared_memory[];
   const BlockPlace place = BlockPlace::of(args.rule.heads, args.map_rows, args.map_columns);
   const HeadRule head(args.rule, args.rule.sequence(place.sequence), place.head);
   const auto bound = [](int index, int length, int cells) {
@@ -124,7 +110,7 @@ __global__ void pooled_map_kernel(const __grid_constant__ InspectArguments args)
       sum += plain_weight<T>(args, head, i, j);
     }
   }
-  sum = block_sum(sum, reinterpret_cast<float*>(shared_memory));
+  sum = block_sum(sum);
   if (threadIdx.x == 0) {
     args.pooled_map(place.sequence, place.head, place.tile, place.part) =
         rows.empty() ? 0.0f : sum / static_cast<float>(rows.end - rows.begin);

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "cuda/common/runtime.h"
+#include "cuda/launch/check.h"
 
 namespace rootdk::cuda::portable {
 
@@ -24,12 +24,13 @@ void launch(void (*kernel)(Arguments), const char* name, const Grid& grid, const
   const void* function = reinterpret_cast<const void*>(kernel);
   constexpr int kAlwaysGranted = 48 * 1024;
   if (grid.shared_bytes > kAlwaysGranted) {
-    check(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, grid.shared_bytes), name);
+    check(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, grid.shared_bytes), "giving ",
+          name, " ", grid.shared_bytes, " bytes of shared memory");
   }
   void* parameters[] = {const_cast<Arguments*>(&arguments)};
   check(cudaLaunchKernel(function, dim3(static_cast<unsigned>(grid.blocks)), dim3(static_cast<unsigned>(grid.threads)),
                          parameters, static_cast<std::size_t>(grid.shared_bytes), grid.stream),
-        name);
+        "launching ", name, " with ", grid.blocks, " blocks");
 }
 
 }  // namespace rootdk::cuda::portable

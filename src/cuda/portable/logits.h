@@ -32,26 +32,39 @@ __device__ void for_each_element(Body body) {
   }
 }
 
-// Adds the bias, in its own element type, where (i, j) lies inside the tensors.
+// One bit for each element of a warp's tile: element e of column group n has bit 4 n + e.
+using TileBits = std::uint32_t;
+inline constexpr TileBits kAllBits = ~0u;
+__device__ inline bool has_bit(TileBits bits, int n, int e) { return (bits >> (4 * n + e) & 1u) != 0; }
+
+template <int N, class Predicate>
+__device__ TileBits bits_where(Predicate predicate) {
+  static_assert(4 * N <= 32);
+  TileBits bits = 0;
+  for_each_element<N>([&](int n, int e) { bits |= static_cast<TileBits>(predicate(n, e)) << (4 * n + e); });
+  return bits;
+}
+
+// Adds the bias, in its own element type, to the elements in range.
 template <class T, int N, Rows kRows>
-__device__ void add_bias(WarpTile<N>& s, const HeadRule& head, TilePlace<kRows> place) {
+__device__ void add_bias(WarpTile<N>& s, const HeadRule& head, TilePlace<kRows> place, TileBits in_range) {
   const AnyView<4>& bias = head.rule.bias;
   const T* base = static_cast<const T*>(bias.data) + bias.offset(head.sequence.entry, head.head);
   for_each_element<N>([&](int n, int e) {
-    const int i = place.query(n, e), j = place.key(n, e);
-    if (head.in_range(i, j)) s[n][e] += static_cast<float>(base[i * bias.strides[2] + j * bias.strides[3]]);
+    const T* element = base + place.query(n, e) * bias.strides[2] + place.key(n, e) * bias.strides[3];
+    if (has_bit(in_range, n, e)) s[n][e] += static_cast<float>(*element);
   });
 }
 
 // Per-element features between the score and the mask. slope, where given, becomes the derivative of each logit by its
 // raw score.
 template <int N, Rows kRows>
-__device__ void apply_features(WarpTile<N>& s, WarpTile<N>* slope, const HeadRule& head, TilePlace<kRows> place) {
+__device__ void apply_features(WarpTile<N>& s, WarpTile<N>* slope, const HeadRule& head, TilePlace<kRows> place,
+                               TileBits in_range) {
   const LogitRule& rule = head.rule;
   if (rule.q_inverse_norm) {
     for_each_element<N>([&](int n, int e) {
-      const int i = place.query(n, e), j = place.key(n, e);
-      const float factor = head.in_range(i, j) ? head.norm_factor(i, j) : 0.0f;
+      const float factor = has_bit(in_range, n, e) ? head.norm_factor(place.query(n, e), place.key(n, e)) : 0.0f;
       s[n][e] *= factor;
       if (slope) (*slope)[n][e] *= factor;
     });
@@ -72,9 +85,9 @@ __device__ void apply_features(WarpTile<N>& s, WarpTile<N>* slope, const HeadRul
   }
   if (!rule.bias) return;
   switch (rule.bias.dtype) {
-    case DType::bf16: return add_bias<__nv_bfloat16, N, kRows>(s, head, place);
-    case DType::f16: return add_bias<__half, N, kRows>(s, head, place);
-    default: return add_bias<float, N, kRows>(s, head, place);
+    case DType::bf16: return add_bias<__nv_bfloat16, N, kRows>(s, head, place, in_range);
+    case DType::f16: return add_bias<__half, N, kRows>(s, head, place, in_range);
+    default: return add_bias<float, N, kRows>(s, head, place, in_range);
   }
 }
 
@@ -88,40 +101,40 @@ __device__ void to_logits(WarpTile<N>& s, WarpTile<N>* slope, const HeadRule& he
     s[n][e] *= rule.scale;
     if (slope) (*slope)[n][e] = rule.scale;
   });
-  if (!head.plain) apply_features<N, kRows>(s, slope, head, place);
+  TileBits kept = kAllBits;
   if (!ranges_keep) {
-    for_each_element<N>([&](int n, int e) {
-      if (!head.in_range(place.query(n, e), place.key(n, e))) s[n][e] = -INFINITY;
-    });
+    kept = bits_where<N>([&](int n, int e) { return head.in_range(place.query(n, e), place.key(n, e)); });
   }
-  if (rule.mask) {
-    for_each_element<N>([&](int n, int e) {
-      const int i = place.query(n, e), j = place.key(n, e);
-      if (head.in_range(i, j) && !head.mask_keeps(i, j)) s[n][e] = -INFINITY;
-    });
+  if (!head.plain) {
+    apply_features<N, kRows>(s, slope, head, place, kept);
+    if (rule.mask) {
+      kept = bits_where<N>(
+          [&](int n, int e) { return has_bit(kept, n, e) && head.mask_keeps(place.query(n, e), place.key(n, e)); });
+    }
+    if (rule.block_mask) {
+      kept = bits_where<N>([&](int n, int e) {
+        return has_bit(kept, n, e) && head.block_mask_keeps(place.query(n, e), place.key(n, e));
+      });
+    }
   }
-  if (rule.block_mask) {
-    for_each_element<N>([&](int n, int e) {
-      const int i = place.query(n, e), j = place.key(n, e);
-      if (head.in_range(i, j) && !head.block_mask_keeps(i, j)) s[n][e] = -INFINITY;
-    });
-  }
+  if (kept == kAllBits) return;
+  for_each_element<N>([&](int n, int e) {
+    if (!has_bit(kept, n, e)) s[n][e] = -INFINITY;
+  });
 }
 
-// One bit for each element of a warp's tile, 4 n + e: whether dropout keeps it. All set where there is no dropout.
+// Which elements dropout keeps: all where there is none.
 template <int N, Rows kRows>
-__device__ std::uint32_t dropout_keeps(const HeadRule& head, TilePlace<kRows> place) {
-  static_assert(4 * N <= 32);
+__device__ TileBits dropout_keeps(const HeadRule& head, TilePlace<kRows> place) {
   const DropoutBits& dropout = head.rule.dropout;
-  if (!dropout.active()) return ~0u;
-  std::uint32_t bits = 0, word = 0;
-  for_each_element<N>([&](int n, int e) {
+  if (!dropout.active()) return kAllBits;
+  std::uint32_t word = 0;
+  return bits_where<N>([&](int n, int e) {
     const auto i = static_cast<std::uint32_t>(place.query(n, e)), j = static_cast<std::uint32_t>(place.key(n, e));
     // Neighbouring columns are neighbouring keys where queries are the rows: two keys, one word.
     if (kRows == Rows::keys || e % 2 == 0) word = dropout.word(head.sequence.index, head.head, i, j);
-    if (dropout.keeps(word, j)) bits |= 1u << (4 * n + e);
+    return dropout.keeps(word, j);
   });
-  return bits;
 }
 
 }  // namespace rootdk::cuda::portable

@@ -96,6 +96,37 @@ __device__ void add_tile_by_columns(WarpTile<N>& c, const WarpTile<K>& p, const 
   }
 }
 
+// The same, passing over the zeros of p: what stands behind a key of weight 0 may be NaN or infinite and must not show.
+// Taken only by blocks that saw such a value.
+template <class Compute, int N, int K>
+__device__ void add_tile_by_columns_carefully(WarpTile<N>& c, const WarpTile<K>& p, const Compute* b, int pitch) {
+#pragma unroll 1
+  for (int k = 0; k < 8 * K; ++k) {
+    const float p0 = from_row<K>(p, k, 0), p1 = from_row<K>(p, k, 1);
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const float x = static_cast<float>(b[k * pitch + fragment_column(n, e)]);
+        if (p0 != 0.0f) c[n][e] = fmaf(p0, x, c[n][e]);
+        if (p1 != 0.0f) c[n][e + 2] = fmaf(p1, x, c[n][e + 2]);
+      }
+    }
+  }
+}
+
+// Whether any element of the tile is NaN or infinite.
+template <int N>
+__device__ bool any_not_finite(const WarpTile<N>& tile) {
+  bool found = false;
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) found = found || !(fabsf(tile[n][e]) < INFINITY);
+  }
+  return found;
+}
+
 // c[i][j] = sum over d of vector[d] tanh(a[i][d] + b[j][d]).
 template <int N>
 __device__ void add_additive_scores(WarpTile<N>& c, const float* a, const float* b, int pitch, const float* vector,

@@ -5,22 +5,9 @@
 // to the same place, and only then reduces inside the tile. Nothing is added with atomics.
 
 #include "cuda/portable/backward_tile.h"
+#include "cuda/portable/tile_sum.h"
 
 namespace rootdk::cuda::portable {
-
-enum class TileSum { bias, distance };
-
-struct TileSumArguments {
-  BackwardArguments backward;
-  TileSum kind = TileSum::bias;
-  int row_tiles = 0, key_tiles = 0;
-
-  AnyView<4> grad_bias;
-  int bias_shape[4] = {};
-
-  // [batch, heads, offsets, diagonals]: sums over the tile diagonals that distance_offset numbers.
-  float* distance_partial = nullptr;
-};
 
 // Tiles [kOwned x kStream] whose corners stand at the same distance share an offset; the offset of row tile a and key
 // tile c is ratio * a - c, counted from the smallest.
@@ -81,7 +68,7 @@ __device__ void add_logit_gradients(WarpTile<TileShape<Compute>::kBackwardStream
   const RowTerms terms[2] = {load_terms(args.terms, head, first_row + warp_row + fragment_row(0)),
                              load_terms(args.terms, head, first_row + warp_row + fragment_row(2))};
   to_gradients<N>(s, dp, slope, head, TilePlace<Rows::queries>{first_row + warp_row, first_key},
-                  rule.ranges_keep(rows, {first_key, first_key + kStream}, sequence),
+                  rule.ranges_keep({first_row, first_row + Shape::kOwned}, {first_key, first_key + kStream}, sequence),
                   [&](int, int e) { return terms[e / 2]; });
   for_each_element<N>([&](int n, int e) { sum[n][e] += dp[n][e]; });
 }
@@ -146,9 +133,8 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
   __syncthreads();  // the tiles make room for the sum [kOwned, kStream]
   constexpr int kPitch = kStream + 1;
   float* const tile = reinterpret_cast<float*>(shared_memory);
-  for_each_element<N>([&](int n, int e) {
-    tile[(16 * warp_index() + fragment_row(e)) * kPitch + fragment_column(n, e)] = sum[n][e];
-  });
+  for_each_element<N>(
+      [&](int n, int e) { tile[(16 * warp_index() + fragment_row(e)) * kPitch + fragment_column(n, e)] = sum[n][e]; });
   __syncthreads();
 
   if (args.kind == TileSum::bias) {

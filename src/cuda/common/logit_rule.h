@@ -105,12 +105,6 @@ struct LogitRule {
   }
 };
 
-// A logit and its derivative by the raw score.
-struct Logit {
-  float value = 0.0f;
-  float slope = 0.0f;
-};
-
 // The rule as one head of one sequence sees it: pointers resolved, small per-head values read once.
 struct HeadRule {
   const LogitRule& rule;
@@ -171,24 +165,17 @@ struct HeadRule {
   }
 
   // The logit of query i and key j from their raw score (for the cosine score: from q . k); no mask applied.
-  __device__ Logit unmasked(float raw, int i, int j) const {
-    const float factor = rule.scale * norm_factor(i, j);
-    Logit logit{raw * factor, factor};
-    if (rule.softcap != 0.0f) {
-      const float t = tanhf(logit.value / rule.softcap);
-      logit.value = rule.softcap * t;
-      logit.slope *= 1.0f - t * t;
-    }
-    if (rule.relative_table) logit.value += table_value(i, j);
-    if (rule.alibi_slopes) logit.value += alibi_value(i, j);
-    if (rule.bias) logit.value += bias_value(i, j);
+  __device__ float unmasked(float raw, int i, int j) const {
+    float logit = raw * rule.scale * norm_factor(i, j);
+    if (rule.softcap != 0.0f) logit = rule.softcap * tanhf(logit / rule.softcap);
+    if (rule.relative_table) logit += table_value(i, j);
+    if (rule.alibi_slopes) logit += alibi_value(i, j);
+    if (rule.bias) logit += bias_value(i, j);
     return logit;
   }
 
   // -inf where a mask drops the key. The raw score of a dropped key is not looked at: it may be NaN.
-  __device__ Logit logit(float raw, int i, int j) const {
-    return keeps(i, j) ? unmasked(raw, i, j) : Logit{-INFINITY, 0.0f};
-  }
+  __device__ float logit(float raw, int i, int j) const { return keeps(i, j) ? unmasked(raw, i, j) : -INFINITY; }
 };
 
 }  // namespace rootdk::cuda

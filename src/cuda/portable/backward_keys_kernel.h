@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
         if (first_column < args.value_columns) {
           add_stream<Compute, Columns / 8, N>(dv, s, do_tile + first_column, shared.value_pitch, careful);
         }
-        through_slope<N>(dp, slope);
+        if (!head.plain) through_slope<N>(dp, slope);
         if (shared.keeps_scores) sum_along<N>(along, kept_scores, dp);
         if (first_column < args.head_columns) {
           if constexpr (Additive) {
@@ -129,6 +129,7 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
     project_out<Compute, Columns / 8>(dk, along, inverse_norm, k_tile + warp_row * shared.head_pitch, shared.head_pitch,
                                       place.part);
   }
+  multiply<Columns / 8>(dk, rule.scale);
   const int row = sequence.kv_begin + first_key + warp_row, valid_rows = sequence.kv_len - first_key - warp_row;
   if (args.grad_k) {
     store_gradient<Columns / 8>(args.grad_k, dk, args.grad_k.offset(sequence.entry, place.head, row), valid_rows,

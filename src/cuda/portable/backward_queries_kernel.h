@@ -10,7 +10,7 @@ namespace rootdk::cuda::portable {
 // Sums by_vector over the block's rows, warp after warp, and writes it to the block's place in the workspace.
 template <int N>
 __device__ void store_vector_gradient(float* to, float (&by_vector)[N][2], float* scratch, int first_column,
-                                      int head_dim) {
+                                      const LogitRule& rule) {
   const int warps = static_cast<int>(blockDim.x) / 32;
 #pragma unroll
   for (int n = 0; n < N; ++n) {
@@ -25,7 +25,7 @@ __device__ void store_vector_gradient(float* to, float (&by_vector)[N][2], float
   for (int column = static_cast<int>(threadIdx.x); column < 8 * N; column += static_cast<int>(blockDim.x)) {
     float sum = 0.0f;
     for (int warp = 0; warp < warps; ++warp) sum += scratch[warp * 8 * N + column];
-    if (first_column + column < head_dim) to[first_column + column] = sum;
+    if (first_column + column < rule.head_dim) to[first_column + column] = sum * rule.scale;
   }
 }
 
@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
         to_gradients<N>(s, dp, slope, head, TilePlace<Rows::queries>{first_row + warp_row, key},
                         rule.ranges_keep({first_row, first_row + Shape::kOwned}, {key, key + kStream}, sequence),
                         [&](int, int e) { return terms[e / 2]; });
-        through_slope<N>(dp, slope);
+        if (!head.plain) through_slope<N>(dp, slope);
         if (shared.keeps_scores) sum_along<N>(along, kept_scores, dp);
         if constexpr (Additive) {
           add_additive_gradients<Columns / 8, N>(dq, by_vector, dp, q_tile + warp_row * shared.head_pitch, k_tile,
@@ -149,6 +149,7 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
     project_out<Compute, Columns / 8>(dq, along, inverse_norm, q_tile + warp_row * shared.head_pitch, shared.head_pitch,
                                       place.part);
   }
+  multiply<Columns / 8>(dq, rule.scale);
   if (args.grad_q) {
     store_gradient<Columns / 8>(args.grad_q, dq,
                                 args.grad_q.offset(sequence.entry, place.head, sequence.q_begin + first_row + warp_row),
@@ -157,7 +158,7 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
   if constexpr (Additive) {
     if (additive_partial != nullptr) {
       store_vector_gradient<Columns / 8>(additive_partial, by_vector, reinterpret_cast<float*>(tile_memory),
-                                         first_column, rule.head_dim);
+                                         first_column, rule);
     }
   }
 }

@@ -5,7 +5,8 @@
 // With p the weights, m the dropout factors (0 or keep_scale) and dp = grad_out v^T, the gradient by a logit is
 //     p (m dp - g (ln p + 1) + constant)
 // where g is the gradient that flows into the row's entropy and `constant` collects what is the same for the whole row
-// (row_terms.cu). Times the slope of the logit it is the gradient by the raw score.
+// (row_passes.h). Times the slope of the logit it is the gradient by the scaled score; the scale itself multiplies the
+// finished sums, so that what is rounded to 16 bits for the products is not scaled.
 
 #include "cuda/common/row_statistics.h"
 #include "cuda/portable/logits.h"
@@ -65,7 +66,7 @@ __device__ inline RowTerms load_terms(const RowTermViews& views, const HeadRule&
 __device__ inline float weight_of(float logit, float lse) { return lse == -INFINITY ? 0.0f : exp_natural(logit - lse); }
 
 // In: s raw scores, dp = grad_out v^T. Out: s the weights that multiply values, dp the gradient by the logits, slope
-// the derivative of each logit by its raw score. terms(n, e) gives the RowTerms of an element's query.
+// the derivative of each logit by its scaled score. terms(n, e) gives the RowTerms of an element's query.
 template <int N, Rows kRows, class Terms>
 __device__ void to_gradients(WarpTile<N>& s, WarpTile<N>& dp, WarpTile<N>& slope, const HeadRule& head,
                              TilePlace<kRows> place, bool ranges_keep, Terms terms) {
@@ -81,7 +82,7 @@ __device__ void to_gradients(WarpTile<N>& s, WarpTile<N>& dp, WarpTile<N>& slope
   });
 }
 
-// gradient by logits -> gradient by raw scores, in place.
+// Gradient by logits to gradient by scaled scores, in place.
 template <int N>
 __device__ void through_slope(WarpTile<N>& gradient, const WarpTile<N>& slope) {
   for_each_element<N>(
@@ -142,6 +143,11 @@ __device__ void store_gradient(const Matrix& to, const WarpTile<N>& gradient, st
       store_float(to.data, to.dtype, offset + row * to.strides[2] + column, gradient[n][e]);
     }
   });
+}
+
+template <int N>
+__device__ void multiply(WarpTile<N>& tile, float factor) {
+  for_each_element<N>([&](int n, int e) { tile[n][e] *= factor; });
 }
 
 // Takes out of a gradient its part along the warp's own vectors: gradient -= own (along inverse_norm^2).

@@ -88,7 +88,7 @@ __device__ float plain_weight(const InspectArguments& args, const HeadRule& head
   const T* q = static_cast<const T*>(args.q.data) + args.q.offset(s.entry, head.head, s.q_begin + i);
   const T* k =
       static_cast<const T*>(args.k.data) + args.k.offset(s.entry, head.head / args.rule.group(), s.kv_begin + j);
-  const float logit = head.unmasked(score_of(q, k, args, head.head), i, j).value;
+  const float logit = head.unmasked(score_of(q, k, args, head.head), i, j);
   return weight_of(logit, args.lse(s.entry, head.head, s.q_begin + i));
 }
 

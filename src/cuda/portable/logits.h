@@ -56,17 +56,19 @@ __device__ void add_bias(WarpTile<N>& s, const HeadRule& head, TilePlace<kRows> 
   });
 }
 
-// Per-element features between the score and the mask. slope, where given, becomes the derivative of each logit by its
-// raw score.
+// Per-element features between the score and the mask. slope, where given, is multiplied by the derivative of each
+// feature.
 template <int N, Rows kRows>
 __device__ void apply_features(WarpTile<N>& s, WarpTile<N>* slope, const HeadRule& head, TilePlace<kRows> place,
                                TileBits in_range) {
   const LogitRule& rule = head.rule;
   if (rule.q_inverse_norm) {
+    // In one dimension the cosine is a sign: it has no gradient.
+    const float slope_factor = rule.head_dim == 1 ? 0.0f : 1.0f;
     for_each_element<N>([&](int n, int e) {
       const float factor = has_bit(in_range, n, e) ? head.norm_factor(place.query(n, e), place.key(n, e)) : 0.0f;
       s[n][e] *= factor;
-      if (slope) (*slope)[n][e] *= factor;
+      if (slope) (*slope)[n][e] *= factor * slope_factor;
     });
   }
   if (rule.softcap != 0.0f) {
@@ -91,15 +93,15 @@ __device__ void apply_features(WarpTile<N>& s, WarpTile<N>* slope, const HeadRul
   }
 }
 
-// Scores to logits, in place; -inf where a mask drops the key, whatever the score was. `ranges_keep` says that the
-// whole tile lies inside the ranges of causal, window and length.
+// Scores to logits, in place, the derivative by the scaled score in slope where given; -inf where a mask drops the key,
+// whatever the score was. `ranges_keep` says that the whole tile lies inside the ranges of causal, window and length.
 template <int N, Rows kRows>
 __device__ void to_logits(WarpTile<N>& s, WarpTile<N>* slope, const HeadRule& head, TilePlace<kRows> place,
                           bool ranges_keep) {
   const LogitRule& rule = head.rule;
   for_each_element<N>([&](int n, int e) {
     s[n][e] *= rule.scale;
-    if (slope) (*slope)[n][e] = rule.scale;
+    if (slope) (*slope)[n][e] = 1.0f;
   });
   TileBits kept = kAllBits;
   if (!ranges_keep) {

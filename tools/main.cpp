@@ -37,6 +37,7 @@ int main(int argc, char** argv) {
   rootdk::tools::add_tour_command(program);
   rootdk::tools::add_attend_command(program);
   rootdk::tools::add_explain_command(program);
+  rootdk::tools::add_bench_command(program);
   rootdk::tools::add_forward_command(program);
   rootdk::tools::add_generate_command(program);
   rootdk::tools::add_train_command(program);

@@ -1,5 +1,6 @@
 """The parameters of the operation and of its execution, from Python values into the structs of the C ABI."""
 
+import struct
 from typing import Any, Dict, Optional, Tuple, Union
 
 from . import _abi
@@ -59,9 +60,11 @@ def parse_scale(scale: Union[None, str, float]) -> Tuple[int, float]:
 
 
 class Params:
-    """One call's parameters, with every value in the C ABI's form. `tensors` holds the arrays that are given."""
+    """One call's parameters, with every value in the C ABI's form. `tensors` holds the arrays that are given.
+    integers: score, scale_kind, causal, window_left, window_right, block_q, block_kv, max_q_len, max_kv_len,
+    relative_zero, seed. factors: scale, temperature, softcap, dropout."""
 
-    __slots__ = ("scalars", "tensors", "seed_tensor")
+    __slots__ = ("integers", "factors", "tensors", "seed_tensor")
 
     def __init__(self, causal: bool = False, window: Window = None, scale: Union[None, str, float] = None,
                  temperature: float = 1.0, softcap: Optional[float] = None, score: str = "dot", bias: Any = None,
@@ -76,9 +79,9 @@ class Params:
         block_q, block_kv = (0, 0) if block_size is None else pair(block_size, "block_size")
         # A seed that is a tensor is read when the call runs, so that a compiled graph keeps it open.
         self.seed_tensor = None if isinstance(seed, int) else seed
-        self.scalars = (_abi.SCORES[score], scale_kind, factor, float(temperature), float(softcap or 0.0), int(causal),
-                        left, right, block_q, block_kv, int(max_q_len), int(max_kv_len), int(relative_zero),
-                        float(dropout), seed & 0xFFFFFFFFFFFFFFFF if self.seed_tensor is None else 0)
+        self.integers = (_abi.SCORES[score], scale_kind, int(causal), left, right, block_q, block_kv, max_q_len, max_kv_len,
+                         relative_zero, seed & 0xFFFFFFFFFFFFFFFF if self.seed_tensor is None else 0)
+        self.factors = (factor, float(temperature), float(softcap or 0.0), float(dropout))
         self.tensors: Optional[Dict[str, Any]] = None
         if not (bias is mask is block_mask is kv_lengths is q_starts is kv_starts is relative_table is alibi_slopes
                 is sinks is additive_v is None):
@@ -88,23 +91,27 @@ class Params:
             self.tensors = {name: x for name, x in given.items() if x is not None}
 
     @classmethod
-    def from_scalars(cls, scalars: Tuple[Any, ...], tensors: Dict[str, Any]) -> "Params":
+    def from_numbers(cls, integers: Tuple[int, ...], factors: Tuple[float, ...], tensors: Dict[str, Any]) -> "Params":
         params = cls.__new__(cls)
-        params.scalars, params.tensors, params.seed_tensor = scalars, tensors or None, None
+        params.integers, params.factors, params.tensors, params.seed_tensor = integers, factors, tensors or None, None
         return params
 
     def write(self, arena: Arena, kind: Kind, q: Any) -> int:
         """The address of rootdk_attention_params. Lists of numbers become arrays here, and stay in `tensors`."""
-        (score, scale_kind, scale, temperature, softcap, causal, left, right, block_q, block_kv, max_q, max_kv, zero,
-         dropout, seed) = self.scalars
+        score, scale_kind, causal, left, right, block_q, block_kv, max_q, max_kv, zero, seed = self.integers
+        scale, temperature, softcap, dropout = self.factors
         if self.seed_tensor is not None:
             seed = int(self.seed_tensor) & 0xFFFFFFFFFFFFFFFF
         at = self._write_tensors(arena, kind, q) if self.tensors else _NO_TENSORS
-        _abi.PARAMS.pack_into(
-            arena.memory, arena.params, _abi.PARAMS.size, score, scale_kind, scale, temperature, softcap, causal, left,
-            right, at["kv_lengths"], at["mask"], at["block_mask"], block_q, block_kv, at["q_starts"], at["kv_starts"],
-            max_q, max_kv, at["bias"], at["relative_table"], zero, at["alibi_slopes"], at["sinks"], at["additive_v"],
-            dropout, seed)
+        try:
+            _abi.PARAMS.pack_into(
+                arena.memory, arena.params, _abi.PARAMS.size, score, scale_kind, scale, temperature, softcap, causal, left,
+                right, at["kv_lengths"], at["mask"], at["block_mask"], block_q, block_kv, at["q_starts"], at["kv_starts"],
+                max_q, max_kv, at["bias"], at["relative_table"], zero, at["alibi_slopes"], at["sinks"], at["additive_v"],
+                dropout, seed)
+        except struct.error as error:
+            raise TypeError(f"rootdk: a number of the call is of the wrong type or too large: {error} (integers "
+                            f"{self.integers}, factors {self.factors})") from None
         return arena.base + arena.params
 
     def _write_tensors(self, arena: Arena, kind: Kind, q: Any) -> Dict[str, int]:

@@ -28,12 +28,12 @@ std::string refuse_tensors(const Target& target, const ConstTensorView& q, const
 // Implementations are plain function pointers: one pair per target, made from its index.
 template <std::size_t I>
 ForwardImplementation forward_implementation() {
-  return {.name = targets()[I].name,
-          .refuse = [](const ForwardCall& call) {
-            return refuse_tensors(targets()[I], call.q, call.shape, call.params.score);
-          },
-          .run = [](const ForwardCall& call) { run_forward(call, targets()[I].kernels()); },
-          .workspace = nullptr};
+  return {
+      .name = targets()[I].name,
+      .refuse =
+          [](const ForwardCall& call) { return refuse_tensors(targets()[I], call.q, call.shape, call.params.score); },
+      .run = [](const ForwardCall& call) { run_forward(call, targets()[I].kernels()); },
+      .workspace = nullptr};
 }
 
 template <std::size_t... I>

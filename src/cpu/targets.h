@@ -12,7 +12,7 @@ namespace rootdk::cpu {
 struct Target {
   std::string_view name;
   const KernelTable& (*kernels)() = nullptr;
-  bool bf16_products = false;      // multiplies bf16 and nothing else
+  bool bf16_products = false;          // multiplies bf16 and nothing else
   std::string (*missing)() = nullptr;  // what the processor lacks, as a sentence; empty: nothing
 };
 

@@ -8,21 +8,16 @@ from .._arrays import TorchKind, kind_of
 from .._attention import ROW_STATS, StatsRequest, run_backward, run_forward
 from .._params import DIFFERENTIABLE, TENSORS, Params
 
-# (schema type, name) of what follows q, k and v.
+# (schema type, name) of what follows q, k and v. Numbers travel in two lists: PyTorch's bookkeeping grows with the
+# square of the number of arguments.
 TENSOR_ARGUMENTS = [("Tensor?", name) for name in TENSORS] + [("Tensor?", "seed_tensor"), ("Tensor?", "weight_rows")]
-# In the order of Params.scalars.
-SCALAR_ARGUMENTS = [
-    ("int", "score"), ("int", "scale_kind"), ("float", "scale"), ("float", "temperature"), ("float", "softcap"),
-    ("int", "causal"), ("SymInt", "window_left"), ("SymInt", "window_right"), ("SymInt", "block_q"),
-    ("SymInt", "block_kv"), ("SymInt", "max_q_len"), ("SymInt", "max_kv_len"), ("SymInt", "relative_zero"),
-    ("float", "dropout"), ("int", "seed"),
-]
-STATS_ARGUMENTS = [("str", "stats"), ("SymInt", "map_rows"), ("SymInt", "map_columns"), ("bool", "all_weights"),
-                   ("int", "stats_stride")]
-RUN_ARGUMENTS = [("str", "target"), ("int", "threads")]
+NUMBER_ARGUMENTS = [("SymInt[]", "integers"), ("float[]", "factors")]
+TEXT_ARGUMENTS = [("str", "stats"), ("str", "target")]
+# `integers` begins with Params.integers and ends with map_rows, map_columns, all_weights, stats_stride, threads.
+N_OWN_INTEGERS = 5
 OUTPUTS = ("out", "lse", "entropy", "max_logit", "max_weight", "sum_p2", "column_mass", "pooled_map", "weights")
 WITH_GRADIENT = ("q", "k", "v") + DIFFERENTIABLE
-N_TENSORS, N_SCALARS = len(TENSOR_ARGUMENTS), len(SCALAR_ARGUMENTS)
+N_TENSORS = len(TENSOR_ARGUMENTS)
 
 Flat = Sequence[Any]
 
@@ -38,13 +33,13 @@ def flatten(params: Params, request: Optional[StatsRequest], target: Optional[st
             tensors[name] = _as_tensor(x, torch.int32 if name in ("kv_lengths", "q_starts", "kv_starts") else None, like)
     if chosen is not None and not isinstance(chosen, torch.Tensor):
         chosen = torch.tensor(list(chosen), dtype=torch.int32, device=like.device)
-    seed = params.scalars[-1]
+    *integers, seed = params.integers
     rows, columns = request.map_size or (0, 0)
     return [
         *(tensors.get(name) for name in TENSORS), params.seed_tensor, chosen,
-        *params.scalars[:-1], seed - 2**64 if seed >= 2**63 else seed,  # the schema's integers have a sign
-        ",".join(request.names), rows, columns, request.weights is True, request.stride,
-        target or "", threads or 0,
+        [*integers, seed - 2**64 if seed >= 2**63 else seed,  # the schema's integers have a sign
+         rows, columns, int(request.weights is True), request.stride, threads or 0],
+        list(params.factors), ",".join(request.names), target or "",
     ]
 
 
@@ -55,12 +50,14 @@ def _as_tensor(x: Any, dtype: Optional[torch.dtype], like: torch.Tensor) -> torc
     return torch.tensor(x, dtype=dtype or small, device=like.device)
 
 
-def _unflatten(flat: Flat) -> Tuple[Params, Optional[torch.Tensor]]:
-    tensors, scalars = flat[:N_TENSORS], flat[N_TENSORS:N_TENSORS + N_SCALARS]
+def _unflatten(flat: Flat) -> Tuple[Params, Optional[torch.Tensor], Sequence[int]]:
+    """(params, weight_rows, the integers that are not of Params)."""
+    tensors, integers, factors = flat[:N_TENSORS], flat[N_TENSORS], flat[N_TENSORS + 1]
     given = {name: x for name, x in zip(TENSORS, tensors) if x is not None}
     seed_tensor, weight_rows = tensors[len(TENSORS):]
-    seed = (int(scalars[-1]) if seed_tensor is None else int(seed_tensor)) & 0xFFFFFFFFFFFFFFFF
-    return Params.from_scalars((*scalars[:-1], seed), given), weight_rows
+    *numbers, seed = integers[:-N_OWN_INTEGERS]
+    seed = (seed if seed_tensor is None else int(seed_tensor)) & 0xFFFFFFFFFFFFFFFF
+    return Params.from_numbers((*numbers, seed), tuple(factors), given), weight_rows, integers[-N_OWN_INTEGERS:]
 
 
 def _kind(q: torch.Tensor) -> TorchKind:
@@ -71,11 +68,11 @@ def _kind(q: torch.Tensor) -> TorchKind:
 
 def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *flat: Any) -> Tuple[torch.Tensor, ...]:
     """OUTPUTS; those not asked for are empty, each a tensor of its own, since operators may not return one twice."""
-    params, weight_rows = _unflatten(flat)
-    names, rows, columns, all_weights, stride, target, threads = flat[N_TENSORS + N_SCALARS:]
+    params, weight_rows, (rows, columns, all_weights, stride, threads) = _unflatten(flat)
+    names, target = flat[N_TENSORS + 2:]
     wanted = tuple(dict.fromkeys(("lse", *filter(None, names.split(",")))))
     request = StatsRequest(wanted, (rows, columns) if rows else None,
-                           weight_rows if weight_rows is not None else all_weights, stride)
+                           weight_rows if weight_rows is not None else bool(all_weights), stride)
     out, arrays = run_forward(_kind(q), q, k, v, params, None, request, target or None, threads or None)
     assert arrays is not None
     return (out, *(arrays[name] if name in arrays else q.new_empty(0) for name in OUTPUTS[1:]))
@@ -84,7 +81,8 @@ def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *flat: Any) -> Tu
 def fake_forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *flat: Any) -> Tuple[torch.Tensor, ...]:
     """The shapes and types of forward()."""
     weight_rows = flat[N_TENSORS - 1]
-    names, rows, columns, all_weights, _, _, _ = flat[N_TENSORS + N_SCALARS:]
+    rows, columns, all_weights, _, _ = flat[N_TENSORS][-N_OWN_INTEGERS:]
+    names = flat[N_TENSORS + 2]
     batch, heads, q_len, _ = q.shape
     kv_len, small = k.shape[2], torch.float64 if q.dtype == torch.float64 else torch.float32
     shapes: Dict[str, Any] = {name: (batch, heads, q_len) for name in ("lse", *names.split(",")) if name in ROW_STATS}
@@ -102,8 +100,8 @@ def backward(grad_out: torch.Tensor, grad_lse: Optional[torch.Tensor], grad_entr
              q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
              entropy: Optional[torch.Tensor], needs: Sequence[bool], *flat: Any) -> Tuple[torch.Tensor, ...]:
     """Gradients of WITH_GRADIENT; those not needed are empty."""
-    params, _ = _unflatten(flat)
-    target, threads = flat[N_TENSORS + N_SCALARS:]
+    params, _, own = _unflatten(flat)
+    target, threads = flat[N_TENSORS + 2], own[-1]
     names = tuple(name for name, needed in zip(WITH_GRADIENT, needs) if needed)
     if grad_out.stride(-1) != 1:
         grad_out = grad_out.contiguous()  # the gradient of a sum repeats one number

@@ -8,15 +8,13 @@ from .._attention import StatsRequest
 from .._params import Params
 from .._result import AttentionResult
 from . import _kernels
-from ._kernels import (N_SCALARS, N_TENSORS, OUTPUTS, RUN_ARGUMENTS, SCALAR_ARGUMENTS, STATS_ARGUMENTS,
-                       TENSOR_ARGUMENTS, WITH_GRADIENT)
+from ._kernels import N_TENSORS, NUMBER_ARGUMENTS, OUTPUTS, TENSOR_ARGUMENTS, TEXT_ARGUMENTS, WITH_GRADIENT
 
 HAS_OPERATORS = hasattr(torch, "library") and hasattr(torch.library, "register_autograd")
 # Where each differentiable tensor stands among the arguments.
 _NAMES = ["q", "k", "v"] + [name for _, name in TENSOR_ARGUMENTS]
 _PLACES = [_NAMES.index(name) for name in WITH_GRADIENT]
-_N_ARGUMENTS = 3 + N_TENSORS + N_SCALARS + len(STATS_ARGUMENTS) + len(RUN_ARGUMENTS)
-_WITH_STATS = 3 + N_TENSORS + N_SCALARS
+_N_ARGUMENTS = 3 + N_TENSORS + len(NUMBER_ARGUMENTS) + len(TEXT_ARGUMENTS)
 
 
 def _setup_context(ctx: Any, inputs: Sequence[Any], output: Sequence[torch.Tensor]) -> None:
@@ -24,10 +22,10 @@ def _setup_context(ctx: Any, inputs: Sequence[Any], output: Sequence[torch.Tenso
     out, lse, entropy = output[:3]
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(*output[3:], *([] if entropy.numel() else [entropy]))
-    tensors = inputs[3:3 + N_TENSORS]
-    ctx.save_for_backward(*inputs[:3], out, lse, entropy if "entropy" in inputs[_WITH_STATS].split(",") else None,
-                          *tensors)
-    ctx.scalars = (*inputs[3 + N_TENSORS:_WITH_STATS], *inputs[-len(RUN_ARGUMENTS):])
+    integers, factors, stats, target = inputs[3 + N_TENSORS:]
+    ctx.save_for_backward(*inputs[:3], out, lse, entropy if "entropy" in stats.split(",") else None,
+                          *inputs[3:3 + N_TENSORS])
+    ctx.rest = (integers, factors, target)
 
 
 def _backward_arguments(ctx: Any, grads: Sequence[Optional[torch.Tensor]]) -> Tuple[Any, ...]:
@@ -37,7 +35,7 @@ def _backward_arguments(ctx: Any, grads: Sequence[Optional[torch.Tensor]]) -> Tu
         grad_out = torch.zeros_like(out)
     needs = [bool(ctx.needs_input_grad[place]) for place in _PLACES]
     return (grad_out, grad_lse, grad_entropy if entropy is not None else None, q, k, v, out, lse, entropy, needs,
-            *tensors, *ctx.scalars)
+            *tensors, *ctx.rest)
 
 
 def _place(gradients: Sequence[torch.Tensor], needs: Sequence[bool]) -> Tuple[Optional[torch.Tensor], ...]:
@@ -50,7 +48,7 @@ def _place(gradients: Sequence[torch.Tensor], needs: Sequence[bool]) -> Tuple[Op
 
 
 class _Attention(torch.autograd.Function):
-    """For PyTorch before 2.4."""
+    """The gradient without the dispatcher: for PyTorch before 2.4, and for plain calls after."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tuple[torch.Tensor, ...]:
@@ -74,11 +72,11 @@ def _register() -> Any:
     """torch.ops.rootdk.attention and attention_backward: schema, kernels, shapes for tracing, and the gradient."""
     library = torch.library.Library("rootdk", "DEF")
     data = [("Tensor", "q"), ("Tensor", "k"), ("Tensor", "v")]
-    common = TENSOR_ARGUMENTS + SCALAR_ARGUMENTS
-    library.define("attention" + _schema(data + common + STATS_ARGUMENTS + RUN_ARGUMENTS, len(OUTPUTS)))
+    common = TENSOR_ARGUMENTS + NUMBER_ARGUMENTS
+    library.define("attention" + _schema(data + common + TEXT_ARGUMENTS, len(OUTPUTS)))
     upstream = [("Tensor", "grad_out"), ("Tensor?", "grad_lse"), ("Tensor?", "grad_entropy")]
     saved = data + [("Tensor", "out"), ("Tensor", "lse"), ("Tensor?", "entropy"), ("bool[]", "needs")]
-    library.define("attention_backward" + _schema(upstream + saved + common + RUN_ARGUMENTS, len(WITH_GRADIENT)))
+    library.define("attention_backward" + _schema(upstream + saved + common + [("str", "target")], len(WITH_GRADIENT)))
     for device in ("CPU", "CUDA"):
         library.impl("attention", _kernels.forward, device)
         library.impl("attention_backward", _kernels.backward, device)
@@ -96,17 +94,30 @@ def _register() -> Any:
     return library
 
 
-if HAS_OPERATORS:
-    _library = _register()  # unregisters its operators when it dies
-    _run = torch.ops.rootdk.attention
-else:
-    _run = _Attention.apply
+_library = _register() if HAS_OPERATORS else None  # unregisters its operators when it dies
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def _is_watched(*tensors: torch.Tensor) -> bool:
+    """Whether somebody follows the call: a compiler, a dispatch mode, a function transform, a tensor subclass."""
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
+        return True
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return True
+    return not all(type(x) in _PLAIN for x in tensors)
+
+
+def _run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, flat: Sequence[Any]) -> Sequence[torch.Tensor]:
+    """The operator, or where nobody follows the call the function behind it, which PyTorch calls much faster."""
+    if HAS_OPERATORS and _is_watched(q, k, v):
+        return torch.ops.rootdk.attention(q, k, v, *flat)  # type: ignore[no-any-return]
+    return _Attention.apply(q, k, v, *flat)  # type: ignore[no-any-return]
 
 
 def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, params: Params, request: Optional[StatsRequest],
         target: Optional[str], threads: Optional[int]) -> Union[torch.Tensor, AttentionResult]:
     flat = _kernels.flatten(params, request, target, threads, q)
-    outputs = dict(zip(OUTPUTS, _run(q, k, v, *flat)))
+    outputs = dict(zip(OUTPUTS, _run(q, k, v, flat)))
     if request is None:
         return outputs["out"]
     wanted = set(request.names)

@@ -1,0 +1,348 @@
+#include "cpu/decode.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "core/strided.h"
+#include "cpu/query_rows.h"
+#include "cpu/row_statistics.h"
+#include "cpu/spread_tasks.h"
+#include "cpu/workspace.h"
+
+namespace rootdk::cpu {
+namespace {
+
+// Query rows of one key head that are computed together: enough that a prompt reads its keys from memory seldom.
+constexpr std::int64_t kMaxRows = 64;
+
+CacheKind cache_kind(DType dtype) {
+  switch (dtype) {
+    case DType::bf16: return CacheKind::bf16;
+    case DType::f16: return CacheKind::f16;
+    case DType::i8: return CacheKind::i8;
+    default: return CacheKind::f32;
+  }
+}
+
+// Some of the new tokens of one sequence.
+struct TokenBlock {
+  const KvSpan* span = nullptr;
+  std::int64_t first = 0, tokens = 0;     // of the span
+  KeySpan unseen = {};                    // what the window hides from all of them
+  std::vector<std::int64_t> chunks = {};  // beginnings of the chunks in which some key is seen
+
+  std::int64_t position(std::int64_t i) const { return span->position + first + i; }
+  std::int64_t key_end() const { return position(tokens); }
+};
+
+KeySpan key_span(const KeyRange& range) { return {range.begin, std::max(range.begin, range.end)}; }
+
+bool inside(std::int64_t begin, std::int64_t end, const KeySpan& span) {
+  return begin >= span.begin && end <= span.end;
+}
+
+// attention()'s parameters as far as they speak of scores; the kernels' rules for both are the same.
+AttentionParams score_params(const AttendCall& call) {
+  AttentionParams params;
+  params.softcap = call.params.softcap;
+  params.causal = true;
+  params.relative_table = call.params.relative_table;
+  params.relative_zero = call.params.relative_zero;
+  params.alibi_slopes = call.params.alibi_slopes;
+  params.sinks = call.params.sinks;
+  return params;
+}
+
+AttentionStats row_stats(const AttendStats& stats) {
+  AttentionStats result;
+  result.lse = stats.lse;
+  result.max_logit = stats.max_logit;
+  result.max_weight = stats.max_weight;
+  result.entropy = stats.entropy;
+  result.sum_p2 = stats.sum_p2;
+  return result;
+}
+
+class AttendRun {
+ public:
+  AttendRun(const AttendCall& call, const DecodeTable& kernels)
+      : call_(call),
+        kernels_(kernels),
+        shape_(call.shape),
+        params_(score_params(call)),
+        rows_({.batch = 1, .heads = shape_.heads, .kv_heads = shape_.kv_heads}, params_, call.logit_scale, {}),
+        statistics_(row_stats(call.stats)),
+        executor_(call.execution.executor ? *call.execution.executor : default_executor()),
+        tokens_per_block_(std::max<std::int64_t>(1, kMaxRows / shape_.group())),
+        out_stride_((shape_.value_dim + kTileKeys - 1) / kTileKeys * kTileKeys) {
+    for (const KvSpan& span : call.spans) cut(span);
+    block_rows_ = static_cast<int>((tokens_per_block_ * shape_.group() + kRowBlock - 1) / kRowBlock * kRowBlock);
+  }
+
+  void run() {
+    if (blocks_.empty()) return;
+    q_.resize(static_cast<std::size_t>(shape_.heads * shape_.tokens * shape_.head_dim));
+    executor_.parallel_for(shape_.tokens, [this](std::int64_t row) { widen_query(row); });
+    // Whole rows in one task where there are tasks enough; else a task a chunk. Both add the chunks in order: the
+    // result has the same bits.
+    const auto whole = static_cast<std::int64_t>(blocks_.size()) * shape_.kv_heads;
+    if (executor_.threads() == 1 || whole >= 4 * executor_.threads() || !chunks_fit()) {
+      run_whole(whole);
+    } else {
+      run_chunks();
+    }
+  }
+
+ private:
+  // Rows, states and scratch of one task.
+  struct Slot {
+    QueryRow* rows;
+    KeySpan* hidden;
+    RowStates state, chunk;
+    void* scratch;
+  };
+
+  void cut(const KvSpan& span) {
+    const KeySpan evicted{span.gap_begin, span.gap_end};
+    for (std::int64_t first = 0; first < span.tokens; first += tokens_per_block_) {
+      TokenBlock block{.span = &span, .first = first, .tokens = std::min(tokens_per_block_, span.tokens - first)};
+      // The first token's window reaches farthest back.
+      block.unseen = key_span(key_gaps(span, call_.params, block.position(0)).hidden);
+      for (std::int64_t begin = 0; begin < block.key_end(); begin += kChunkKeys) {
+        const std::int64_t end = std::min<std::int64_t>(begin + kChunkKeys, block.key_end());
+        if (!inside(begin, end, evicted) && !inside(begin, end, block.unseen)) block.chunks.push_back(begin);
+      }
+      blocks_.push_back(std::move(block));
+    }
+  }
+
+  // q as floats, rotated: [kv_heads, tokens, group, head_dim], so that the rows of a task lie side by side.
+  float* query(std::int64_t kv_head, std::int64_t row) {
+    return q_.data() + (kv_head * shape_.tokens + row) * shape_.group() * shape_.head_dim;
+  }
+
+  void widen_query(std::int64_t row) {
+    const Rotation& rotation = call_.rotation;
+    std::vector<double> cosine(rotation.frequency.size()), sine(rotation.frequency.size());
+    std::vector<double> wide(static_cast<std::size_t>(rotation.empty() ? 0 : shape_.head_dim));
+    if (!rotation.empty()) rotation.angles(position_of(row), cosine, sine);
+    with_floating_type(call_.q.dtype, [&](auto type) {
+      using T = decltype(type);
+      const auto q = read<T, 4>(call_.q);
+      for (std::int64_t head = 0; head < shape_.heads; ++head) {
+        const T* from = &q(0, head, row, 0);
+        float* to = query(head / shape_.group(), row) + head % shape_.group() * shape_.head_dim;
+        if (rotation.empty()) {
+          for (std::int64_t d = 0; d < shape_.head_dim; ++d) to[d] = static_cast<float>(from[d]);
+          continue;
+        }
+        for (std::size_t d = 0; d < wide.size(); ++d) wide[d] = to_double(from[d]);
+        rotation.apply(wide, cosine, sine);
+        for (std::size_t d = 0; d < wide.size(); ++d) to[d] = static_cast<float>(from_double<T>(wide[d]));
+      }
+    });
+  }
+
+  std::int64_t position_of(std::int64_t row) const {
+    const auto after = std::upper_bound(call_.spans.begin(), call_.spans.end(), row,
+                                        [](std::int64_t r, const KvSpan& span) { return r < span.row; });
+    // Spans without tokens begin at the same row as the next: the last one that begins here holds it.
+    const KvSpan& span = *(after - 1);
+    return span.position + row - span.row;
+  }
+
+  std::size_t state_bytes() const {
+    const auto rows = static_cast<std::size_t>(block_rows_);
+    return 4 * Workspace::aligned(rows * sizeof(float)) +
+           Workspace::aligned(rows * static_cast<std::size_t>(out_stride_) * sizeof(float));
+  }
+
+  std::size_t slot_bytes() const {
+    const auto rows = static_cast<std::size_t>(block_rows_);
+    return Workspace::aligned(rows * sizeof(QueryRow)) + Workspace::aligned(rows * sizeof(KeySpan)) +
+           Workspace::aligned(scratch_bytes());
+  }
+
+  std::size_t scratch_bytes() const { return kernels_.scratch_bytes(static_cast<int>(shape_.head_dim), block_rows_); }
+
+  RowStates take_state(Workspace& memory) const {
+    const auto rows = static_cast<std::size_t>(block_rows_);
+    RowStates state;
+    state.max = memory.take<float>(rows);
+    state.sum = memory.take<float>(rows);
+    state.weighted = memory.take<float>(rows);
+    state.squares = memory.take<float>(rows);
+    state.out = memory.take<float>(rows * static_cast<std::size_t>(out_stride_));
+    state.out_stride = out_stride_;
+    if (!statistics_.needs_sums()) state.weighted = state.squares = nullptr;
+    return state;
+  }
+
+  Slot take_slot(Workspace& memory) const {
+    const auto rows = static_cast<std::size_t>(block_rows_);
+    Slot slot{};
+    slot.rows = memory.take<QueryRow>(rows);
+    slot.hidden = memory.take<KeySpan>(rows);
+    slot.scratch = memory.take<std::byte>(scratch_bytes());
+    return slot;
+  }
+
+  // Points the slot's rows at the block: row r is token r / group, head r % group of the key head.
+  void set_rows(const Slot& slot, const TokenBlock& block, std::int64_t kv_head) const {
+    const SequenceSpan span{.q_len = block.tokens, .kv_len = block.key_end(), .kv_visible = block.key_end()};
+    for (std::int64_t i = 0; i < block.tokens; ++i) {
+      const KeySpan hidden = key_span(key_gaps(*block.span, call_.params, block.position(i)).hidden);
+      for (std::int64_t g = 0; g < shape_.group(); ++g) {
+        slot.rows[i * shape_.group() + g] = rows_.row(span, 0, kv_head * shape_.group() + g, i);
+        slot.hidden[i * shape_.group() + g] = hidden;
+      }
+    }
+  }
+
+  template <class T>
+  static const T* page_part(const ConstTensorView& view, std::int64_t kv_head) {
+    return view.defined()
+               ? view.as<T>() + kv_head * view.stride(1) * static_cast<std::int64_t>(size_of(view.dtype) / sizeof(T))
+               : nullptr;
+  }
+
+  void run_chunk(const Slot& slot, const TokenBlock& block, std::int64_t kv_head, std::int64_t begin,
+                 const RowStates& state) {
+    DecodeBlock work;
+    work.rule = &rows_.rule();
+    work.rows = slot.rows;
+    work.hidden = slot.hidden;
+    work.q = query(kv_head, block.span->row + block.first);
+    work.q_is_bf16 = call_.q.dtype == DType::bf16;
+    work.row_count = static_cast<int>(block.tokens * shape_.group());
+    work.head_dim = static_cast<int>(shape_.head_dim);
+    work.value_dim = static_cast<int>(shape_.value_dim);
+    work.cache = {.k = page_part<std::byte>(call_.k, kv_head),
+                  .v = page_part<std::byte>(call_.v, kv_head),
+                  .k_scales = page_part<float>(call_.k_scales, kv_head),
+                  .v_scales = page_part<float>(call_.v_scales, kv_head),
+                  .k_page_stride = call_.k.stride(0),
+                  .v_page_stride = call_.v.stride(0),
+                  .scale_page_stride = call_.k_scales.defined() ? call_.k_scales.stride(0) : 0,
+                  .pages = block.span->pages,
+                  .page_size = shape_.page_size,
+                  .kind = cache_kind(call_.k.dtype)};
+    work.begin = begin;
+    work.end = std::min<std::int64_t>(begin + kChunkKeys, block.key_end());
+    work.evicted = {block.span->gap_begin, block.span->gap_end};
+    work.unseen = block.unseen;
+    work.state = state;
+    work.scratch = slot.scratch;
+    kernels_.run(work);
+  }
+
+  void merge(const RowStates& into, const RowStates& later, const TokenBlock& block) const {
+    kernels_.merge(into, later, static_cast<int>(block.tokens * shape_.group()), static_cast<int>(shape_.value_dim));
+  }
+
+  // Statistics and output of a block whose keys have all been seen.
+  void finish(const TokenBlock& block, std::int64_t kv_head, const RowStates& state) const {
+    const ElementKind kind = element_kind(call_.out.dtype);
+    const auto element = static_cast<std::int64_t>(size_of(call_.out.dtype));
+    for (std::int64_t r = 0; r < block.tokens * shape_.group(); ++r) {
+      const std::int64_t head = kv_head * shape_.group() + r % shape_.group();
+      const std::int64_t row = block.span->row + block.first + r / shape_.group();
+      const RowNormaliser normaliser = statistics_.finish({.max = state.max[r],
+                                                           .sum = state.sum[r],
+                                                           .weighted = state.weighted ? state.weighted[r] : 0.0f,
+                                                           .squares = state.squares ? state.squares[r] : 0.0f,
+                                                           .sink = rows_.sink(head)},
+                                                          0, head, row);
+      std::byte* out = call_.out.as<std::byte>() + (head * call_.out.stride(1) + row * call_.out.stride(2)) * element;
+      kernels_.store_row(state.out + r * state.out_stride, normaliser.scale, static_cast<int>(shape_.value_dim), out,
+                         kind);
+    }
+  }
+
+  void run_whole(std::int64_t tasks) {
+    const int slots = static_cast<int>(std::min<std::int64_t>(executor_.threads(), tasks));
+    Workspace memory(static_cast<std::size_t>(slots) * (slot_bytes() + 2 * state_bytes()));
+    std::vector<Slot> slot;
+    for (int s = 0; s < slots; ++s) {
+      slot.push_back(take_slot(memory));
+      slot.back().state = take_state(memory);
+      slot.back().chunk = take_state(memory);
+    }
+    spread_tasks(executor_, slots, tasks, [&](std::int64_t s, std::int64_t task) {
+      const Slot& own = slot[static_cast<std::size_t>(s)];
+      const TokenBlock& block = blocks_[static_cast<std::size_t>(task / shape_.kv_heads)];
+      const std::int64_t kv_head = task % shape_.kv_heads;
+      set_rows(own, block, kv_head);
+      for (std::size_t c = 0; c < block.chunks.size(); ++c) {
+        run_chunk(own, block, kv_head, block.chunks[c], c == 0 ? own.state : own.chunk);
+        if (c > 0) merge(own.state, own.chunk, block);
+      }
+      finish(block, kv_head, own.state);
+    });
+  }
+
+  // A state for every chunk of every block and key head.
+  std::size_t chunk_count() const {
+    std::size_t chunks = 0;
+    for (const TokenBlock& block : blocks_) chunks += block.chunks.size();
+    return chunks * static_cast<std::size_t>(shape_.kv_heads);
+  }
+
+  bool chunks_fit() const {
+    constexpr std::size_t kEnough = std::size_t{256} << 20;
+    const std::size_t limit = call_.execution.workspace_limit ? call_.execution.workspace_limit : kEnough;
+    return chunk_count() * state_bytes() <= limit;
+  }
+
+  void run_chunks() {
+    struct Part {
+      const TokenBlock* block;
+      std::int64_t kv_head, begin;
+      RowStates state;
+      bool first;  // of its block and key head
+    };
+    const std::size_t count = chunk_count();
+    const int slots = static_cast<int>(std::min<std::size_t>(static_cast<std::size_t>(executor_.threads()), count));
+    Workspace memory(static_cast<std::size_t>(slots) * slot_bytes() + count * state_bytes());
+    std::vector<Slot> slot;
+    for (int s = 0; s < slots; ++s) slot.push_back(take_slot(memory));
+    std::vector<Part> parts;
+    parts.reserve(count);
+    for (const TokenBlock& block : blocks_) {
+      for (std::int64_t kv_head = 0; kv_head < shape_.kv_heads; ++kv_head) {
+        for (const std::int64_t begin : block.chunks) {
+          parts.push_back({&block, kv_head, begin, take_state(memory), begin == block.chunks.front()});
+        }
+      }
+    }
+    spread_tasks(executor_, slots, static_cast<std::int64_t>(count), [&](std::int64_t s, std::int64_t task) {
+      const Slot& own = slot[static_cast<std::size_t>(s)];
+      const Part& part = parts[static_cast<std::size_t>(task)];
+      set_rows(own, *part.block, part.kv_head);
+      run_chunk(own, *part.block, part.kv_head, part.begin, part.state);
+    });
+    for (std::size_t p = 0; p < count;) {
+      const Part& first = parts[p];
+      for (++p; p < count && !parts[p].first; ++p) merge(first.state, parts[p].state, *first.block);
+      finish(*first.block, first.kv_head, first.state);
+    }
+  }
+
+  const AttendCall& call_;
+  const DecodeTable& kernels_;
+  KvShape shape_;
+  AttentionParams params_;
+  QueryRows rows_;
+  RowStatistics statistics_;
+  Executor& executor_;
+  std::int64_t tokens_per_block_, out_stride_;
+  int block_rows_ = 0;
+  std::vector<TokenBlock> blocks_;
+  std::vector<float> q_;
+};
+
+}  // namespace
+
+void run_attend(const AttendCall& call, const DecodeTable& kernels) { AttendRun(call, kernels).run(); }
+
+}  // namespace rootdk::cpu

@@ -1,0 +1,74 @@
+#pragma once
+
+// The seam between the ordinary code and the decode kernels, as kernel_table.h is for the fused forward: plain structs
+// and a table of functions. Nothing here may have code of its own.
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "cpu/kernel_table.h"
+
+namespace rootdk::cpu {
+
+enum class CacheKind : int32_t { f32, bf16, f16, i8 };
+
+// Keys are found in groups of 16 that never cross a page, scored in tiles of 64, and summed in chunks of 1024. All
+// three begin at multiples of their size, counted from position 0 of the sequence: how a row's keys are cut depends on
+// nothing else, which is why its result has the same bits in any batch and for any number of threads.
+constexpr int kGroupKeys = 16;
+constexpr int kTileKeys = 64;
+constexpr int kChunkKeys = 1024;
+
+// The rows of a query block are computed four at a time.
+constexpr int kRowBlock = 4;
+
+// One key head of one sequence in the cache. Row t of page p begins at k + (p * k_page_stride + t * head_dim) elements.
+struct CachedKeys {
+  const void* k = nullptr;
+  const void* v = nullptr;
+  const float* k_scales = nullptr;  // int8: [page_size] at p * scale_page_stride
+  const float* v_scales = nullptr;
+  int64_t k_page_stride = 0, v_page_stride = 0, scale_page_stride = 0;
+  const int32_t* pages = nullptr;  // logical page -> page; negative: evicted
+  int64_t page_size = 0;
+  CacheKind kind = CacheKind::f32;
+};
+
+struct KeySpan {
+  int64_t begin = 0, end = 0;
+};
+
+// A block of query rows against the keys [begin, end) of a chunk.
+struct DecodeBlock {
+  const ScoreRule* rule = nullptr;
+  const QueryRow* rows = nullptr;   // [row_count]; q is not read
+  const KeySpan* hidden = nullptr;  // [row_count]: positions that the window hides from the row
+  const float* q = nullptr;         // [row_count, head_dim]
+  bool q_is_bf16 = false;           // every element of q is a bf16 number
+  int row_count = 0;
+  int head_dim = 0, value_dim = 0;
+  CachedKeys cache;
+  int64_t begin = 0, end = 0;  // begin is a multiple of kChunkKeys
+  KeySpan evicted;             // hidden from every row, and its pages may be gone
+  KeySpan unseen;              // hidden from every row by the window
+  RowStates state;             // overwritten; out_stride is a multiple of kTileKeys
+  void* scratch = nullptr;     // scratch_bytes, 64-byte aligned
+};
+
+struct DecodeTable {
+  size_t (*scratch_bytes)(int head_dim, int rows) = nullptr;
+  void (*run)(const DecodeBlock& block) = nullptr;
+  // Adds the state of later keys to the state of earlier ones.
+  void (*merge)(const RowStates& into, const RowStates& later, int rows, int value_dim) = nullptr;
+  // out[d] = row[d] * factor in the caller's element type.
+  void (*store_row)(const float* row, float factor, int value_dim, void* out, ElementKind kind) = nullptr;
+};
+
+// One function per target that this build has; see targets/decode_*.cpp.
+const DecodeTable& baseline_decode();
+const DecodeTable& avx2_decode();
+const DecodeTable& avx512_decode();
+const DecodeTable& avx512bf16_decode();
+const DecodeTable& neon_decode();
+
+}  // namespace rootdk::cpu

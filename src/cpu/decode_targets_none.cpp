@@ -1,0 +1,8 @@
+// For processors without kernels: the reference does everything.
+#include "cpu/decode_targets.h"
+
+namespace rootdk::cpu {
+
+std::span<const DecodeTarget> decode_targets() { return {}; }
+
+}  // namespace rootdk::cpu

@@ -1,0 +1,68 @@
+#pragma once
+
+// The decode table of one target, from the product it uses for each type of cache. Included once per target: internal
+// linkage.
+
+#include "cpu/kernel/decode.h"
+
+namespace rootdk::cpu {
+namespace {
+
+template <class F32, class Bf16, class F16, class Int8>
+struct DecodeFunctions {
+  static size_t scratch_bytes(int head_dim, int rows) {
+    const size_t each[] = {DecodeScratch<F32>::bytes(head_dim, rows), DecodeScratch<Bf16>::bytes(head_dim, rows),
+                           DecodeScratch<F16>::bytes(head_dim, rows), DecodeScratch<Int8>::bytes(head_dim, rows)};
+    size_t most = 0;
+    for (const size_t bytes : each) most = bytes > most ? bytes : most;
+    return most;
+  }
+
+  static void run(const DecodeBlock& block) {
+    switch (block.cache.kind) {
+      case CacheKind::f32: return DecodeKernel<F32>(block).run();
+      case CacheKind::bf16: return DecodeKernel<Bf16>(block).run();
+      case CacheKind::f16: return DecodeKernel<F16>(block).run();
+      case CacheKind::i8: return DecodeKernel<Int8>(block).run();
+    }
+  }
+
+  static void merge(const RowStates& into, const RowStates& later, int rows, int value_dim) {
+    for (int r = 0; r < rows; ++r) {
+      if (later.max[r] == kMinusInfinity) continue;
+      const float factor =
+          into.weighted ? raise_max<true>(into, r, later.max[r]) : raise_max<false>(into, r, later.max[r]);
+      const float difference = later.max[r] - into.max[r];
+      const float share = exp2(difference);
+      if (into.weighted) {
+        into.weighted[r] += share * (later.weighted[r] + (share > 0.0f ? difference : 0.0f) * later.sum[r]);
+        into.squares[r] += share * share * later.squares[r];
+      }
+      into.sum[r] += share * later.sum[r];
+      float* out = into.out + r * into.out_stride;
+      const float* added = later.out + r * later.out_stride;
+      for (int d = 0; d < value_dim; d += kWidth) {
+        const Vec before = Simd::mul(Simd::load(out + d), Simd::set1(factor));
+        Simd::store(out + d, Simd::fma(Simd::load(added + d), Simd::set1(share), before));
+      }
+    }
+  }
+
+  static void store_row(const float* row, float factor, int value_dim, void* out, ElementKind kind) {
+    with_stored(kind, [&](auto stored) {
+      auto* to = static_cast<typename decltype(stored)::Type*>(out);
+      int d = 0;
+      for (; d + kWidth <= value_dim; d += kWidth) {
+        stored.store(to + d, Simd::mul(Simd::load(row + d), Simd::set1(factor)));
+      }
+      if (d < value_dim) stored.store_first(to + d, Simd::mul(Simd::load(row + d), Simd::set1(factor)), value_dim - d);
+    });
+  }
+
+  static constexpr DecodeTable table() {
+    return {.scratch_bytes = scratch_bytes, .run = run, .merge = merge, .store_row = store_row};
+  }
+};
+
+}  // namespace
+}  // namespace rootdk::cpu

@@ -1,0 +1,52 @@
+#include <algorithm>
+#include <cmath>
+
+#include "lab/claims/claims.h"
+#include "lab/probe.h"
+#include "lab/timing.h"
+
+namespace rootdk::lab {
+
+Finding heads_keep_the_cost(const Bench& bench) {
+  Random random(bench.seed, 16);
+  constexpr std::int64_t kModel = 512;
+  const std::int64_t n = bench.quick ? 512 : 1024;
+  Finding finding{.quantity = "time with 8 heads over time with 2, d_model = 512", .expected = 1, .samples = n};
+  Figure figure{
+      .title = "Attention time over the number of heads",
+      .x_label = "heads",
+      .y_label = "milliseconds",
+      .caption =
+          "d_model = 512 throughout: heads x d_k is constant, and so are the products. One softmax a head is not.",
+      .log_x = true,
+      .series = {{.name = "measured"}}};
+  std::vector<double> seconds;
+  for (std::int64_t heads : {1, 2, 4, 8, 16, 32}) {
+    const std::int64_t head_dim = kModel / heads;
+    const Tensor q = random.normal_tensor({1, heads, n, head_dim}), k = random.normal_tensor({1, heads, n, head_dim});
+    const Tensor v = random.normal_tensor({1, heads, n, head_dim});
+    Tensor out(DType::f32, {1, heads, n, head_dim});
+    seconds.push_back(best_seconds(5, [&] { bench.attend(q, k, v, out, {}, {}); }));
+    figure.series[0].x.push_back(static_cast<double>(heads));
+    figure.series[0].y.push_back(seconds.back() * 1e3);
+    const double flops = 4.0 * static_cast<double>(n) * static_cast<double>(n) * kModel;
+    finding.details.push_back(
+        {std::to_string(heads) + " heads of " + std::to_string(head_dim) + ": GFLOP of the products", flops * 1e-9,
+         exact(flops * 1e-9)});
+    finding.details.push_back({std::to_string(heads) + " heads of " + std::to_string(head_dim) + ": milliseconds",
+                               std::nan(""), exact(seconds.back() * 1e3)});
+  }
+  finding.details.push_back({"BERT-base: 768 / 12", 64, exact(768.0 / 12)});
+  finding.details.push_back({"GPT-3: 12288 / 96", 128, exact(12288.0 / 96)});
+  finding.measured = exact(seconds[3] / seconds[1]);
+  finding.figures.push_back(std::move(figure));
+  const bool as_said = finding.measured.value > 0.6 && finding.measured.value < 1.7;
+  finding.verdict = as_said ? Verdict::holds_with_a_correction : Verdict::does_not_hold;
+  finding.note = as_said ? "The products cost the same however they are cut. The n x n exponentials come once a head, "
+                           "so very many small "
+                           "heads do cost more."
+                         : "The time depends on the number of heads far more than the products do.";
+  return finding;
+}
+
+}  // namespace rootdk::lab

@@ -1,0 +1,249 @@
+#include "lab/report/figure_svg.h"
+
+#include <algorithm>
+#include <cmath>
+#include <sstream>
+
+#include "core/check.h"
+#include "lab/report/html.h"
+
+namespace rootdk::lab {
+namespace {
+
+constexpr double kWidth = 560, kHeight = 320;
+constexpr double kLeft = 64, kRight = 16, kTop = 34, kBottom = 48;
+
+// One axis: values to pixels, and where its ticks are.
+class Axis {
+ public:
+  Axis(double low, double high, bool logarithmic, double from, double to)
+      : low_(low), high_(high), log_(logarithmic), from_(from), to_(to) {
+    if (log_) {
+      low_ = std::log10(low_);
+      high_ = std::log10(high_);
+    }
+    if (!(high_ > low_)) {  // a single value gets room around it
+      low_ -= 0.5;
+      high_ += 0.5;
+    }
+  }
+
+  double pixel(double value) const {
+    const double v = log_ ? std::log10(value) : value;
+    return from_ + (v - low_) / (high_ - low_) * (to_ - from_);
+  }
+
+  std::vector<double> ticks() const {
+    std::vector<double> result;
+    if (log_) {
+      const bool few_decades = high_ - low_ < 2.5;
+      for (int decade = static_cast<int>(std::floor(low_)); decade <= static_cast<int>(std::ceil(high_)); ++decade) {
+        for (double step : few_decades ? std::vector<double>{1, 2, 5} : std::vector<double>{1}) {
+          const double tick = step * std::pow(10, decade);
+          if (std::log10(tick) >= low_ - 1e-9 && std::log10(tick) <= high_ + 1e-9) result.push_back(tick);
+        }
+      }
+      return result;
+    }
+    const double rough = (high_ - low_) / 5, power = std::pow(10, std::floor(std::log10(rough)));
+    double step = power;
+    for (double multiple : {1.0, 2.0, 5.0, 10.0}) {
+      step = multiple * power;
+      if (step >= rough) break;
+    }
+    for (double tick = std::ceil(low_ / step - 1e-9) * step; tick <= high_ + step * 1e-6; tick += step) {
+      result.push_back(std::abs(tick) < step * 1e-6 ? 0 : tick);
+    }
+    return result;
+  }
+
+ private:
+  double low_, high_;
+  bool log_;
+  double from_, to_;
+};
+
+// A tick's text has no markup: SVG text knows no <sup>.
+std::string tick_text(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3g", value);
+  return text;
+}
+
+class Drawing {
+ public:
+  explicit Drawing(const Figure& figure) : figure_(figure) {
+    out_ << "<svg class=\"figure\" viewBox=\"0 0 " << kWidth << ' ' << kHeight << "\" role=\"img\" aria-label=\""
+         << escape_html(figure.title) << "\"><title>" << escape_html(figure.title) << "</title>";
+    text(kLeft, 20, "title", "start", figure.title);
+  }
+
+  std::string finish() {
+    out_ << "</svg>";
+    return out_.str();
+  }
+
+  void text(double x, double y, const char* kind, const char* anchor, const std::string& content) {
+    out_ << "<text class=\"" << kind << "\" x=\"" << x << "\" y=\"" << y << "\" text-anchor=\"" << anchor << "\">"
+         << escape_html(content) << "</text>";
+  }
+
+  void axes(const Axis& x, const Axis& y, bool x_ticks) {
+    for (double tick : y.ticks()) {
+      const double at = y.pixel(tick);
+      out_ << "<line class=\"grid\" x1=\"" << kLeft << "\" x2=\"" << kWidth - kRight << "\" y1=\"" << at << "\" y2=\""
+           << at << "\"/>";
+      text(kLeft - 6, at + 4, "tick", "end", tick_text(tick));
+    }
+    if (x_ticks) {
+      for (double tick : x.ticks()) text(x.pixel(tick), kHeight - kBottom + 18, "tick", "middle", tick_text(tick));
+    }
+    out_ << "<line class=\"axis\" x1=\"" << kLeft << "\" x2=\"" << kWidth - kRight << "\" y1=\"" << kHeight - kBottom
+         << "\" y2=\"" << kHeight - kBottom << "\"/>";
+    text((kLeft + kWidth - kRight) / 2, kHeight - 8, "label", "middle", figure_.x_label);
+    out_ << "<text class=\"label\" transform=\"translate(14," << (kTop + kHeight - kBottom) / 2
+         << ") rotate(-90)\" text-anchor=\"middle\">" << escape_html(figure_.y_label) << "</text>";
+  }
+
+  void lines() {
+    double x_low = 1e300, x_high = -1e300, y_low = 1e300, y_high = -1e300;
+    for (const Series& series : figure_.series) {
+      for (std::size_t i = 0; i < series.x.size(); ++i) {
+        if (!drawable(series.x[i], series.y[i])) continue;
+        x_low = std::min(x_low, series.x[i]), x_high = std::max(x_high, series.x[i]);
+        y_low = std::min(y_low, series.y[i]), y_high = std::max(y_high, series.y[i]);
+      }
+    }
+    require(x_high >= x_low, "report: the figure '", figure_.title, "' has no point to draw");
+    if (!figure_.log_y) {
+      if (y_low > 0 && y_low < 0.5 * y_high) y_low = 0;
+      y_high += (y_high - y_low) * 0.05;
+    }
+    const Axis x(x_low, x_high, figure_.log_x, kLeft + 6, kWidth - kRight - 6),
+        y(y_low, y_high, figure_.log_y, kHeight - kBottom, kTop + 6);
+    axes(x, y, true);
+    for (std::size_t s = 0; s < figure_.series.size(); ++s) {
+      const Series& series = figure_.series[s];
+      if (!series.markers_only) {
+        out_ << "<polyline class=\"line c" << s % 8 << "\" points=\"";
+        for (std::size_t i = 0; i < series.x.size(); ++i) {
+          if (drawable(series.x[i], series.y[i])) out_ << x.pixel(series.x[i]) << ',' << y.pixel(series.y[i]) << ' ';
+        }
+        out_ << "\"/>";
+      }
+      if (series.markers_only || series.x.size() <= 12) {
+        for (std::size_t i = 0; i < series.x.size(); ++i) {
+          if (!drawable(series.x[i], series.y[i])) continue;
+          out_ << "<circle class=\"dot c" << s % 8 << "\" cx=\"" << x.pixel(series.x[i]) << "\" cy=\""
+               << y.pixel(series.y[i]) << "\" r=\"3.2\"><title>" << escape_html(series.name) << ": "
+               << tick_text(series.x[i]) << ", " << tick_text(series.y[i]) << "</title></circle>";
+        }
+      }
+    }
+    legend();
+  }
+
+  void bars() {
+    double high = 0;
+    std::size_t groups = 0;
+    for (const Series& series : figure_.series) {
+      groups = std::max(groups, series.y.size());
+      for (double value : series.y) high = std::max(high, value);
+    }
+    const Axis x(0, static_cast<double>(groups), false, kLeft, kWidth - kRight),
+        y(0, high * 1.08, false, kHeight - kBottom, kTop + 6);
+    axes(x, y, false);
+    const double slot = (kWidth - kRight - kLeft) / static_cast<double>(groups);
+    const double width = slot * 0.7 / static_cast<double>(figure_.series.size());
+    for (std::size_t s = 0; s < figure_.series.size(); ++s) {
+      for (std::size_t g = 0; g < figure_.series[s].y.size(); ++g) {
+        const double value = figure_.series[s].y[g], top = y.pixel(value);
+        const double left = kLeft + slot * (static_cast<double>(g) + 0.15) + width * static_cast<double>(s);
+        out_ << "<rect class=\"bar c" << s % 8 << "\" x=\"" << left << "\" y=\"" << top << "\" width=\"" << width * 0.94
+             << "\" height=\"" << kHeight - kBottom - top << "\"/>";
+        text(left + width / 2, top - 4, "tick", "middle", tick_text(value));
+      }
+    }
+    for (std::size_t g = 0; g < figure_.column_labels.size(); ++g) {
+      text(kLeft + slot * (static_cast<double>(g) + 0.5), kHeight - kBottom + 18, "tick", "middle",
+           figure_.column_labels[g]);
+    }
+    if (figure_.series.size() > 1) legend();
+  }
+
+ private:
+  bool drawable(double x, double y) const {
+    return std::isfinite(x) && std::isfinite(y) && (!figure_.log_x || x > 0) && (!figure_.log_y || y > 0);
+  }
+
+  void legend() {
+    double at = kTop + 14;
+    for (std::size_t s = 0; s < figure_.series.size(); ++s) {
+      out_ << "<rect class=\"bar c" << s % 8 << "\" x=\"" << kWidth - kRight - 170 << "\" y=\"" << at - 8
+           << "\" width=\"12\" height=\"4\"/>";
+      text(kWidth - kRight - 152, at - 2, "tick", "start", figure_.series[s].name);
+      at += 15;
+    }
+  }
+
+  const Figure& figure_;
+  std::ostringstream out_;
+};
+
+// The matrix as cells whose opacity is the size of the value; negative ones have a colour of their own.
+std::string heat_map(const Figure& figure) {
+  const std::size_t rows = figure.matrix.size(), columns = rows ? figure.matrix[0].size() : 0;
+  require(rows > 0 && columns > 0, "report: the heat map '", figure.title, "' is empty");
+  double low = 1e300, high = -1e300;
+  for (const auto& row : figure.matrix) {
+    for (double value : row) low = std::min(low, value), high = std::max(high, value);
+  }
+  const bool signed_values = low < 0;
+  const double top = std::max({std::abs(low), std::abs(high), 1e-12});
+  const double cell = std::min(420.0 / static_cast<double>(columns), 260.0 / static_cast<double>(rows));
+  const double width = kLeft + cell * static_cast<double>(columns) + 60,
+               height = kTop + cell * static_cast<double>(rows) + 44;
+  std::ostringstream out;
+  out << "<svg class=\"figure heat\" viewBox=\"0 0 " << width << ' ' << height << "\" role=\"img\" aria-label=\""
+      << escape_html(figure.title) << "\"><title>" << escape_html(figure.title) << "</title>";
+  out << "<text class=\"title\" x=\"8\" y=\"20\">" << escape_html(figure.title) << "</text>";
+  for (std::size_t r = 0; r < rows; ++r) {
+    for (std::size_t c = 0; c < columns; ++c) {
+      const double value = figure.matrix[r][c];
+      out << "<rect class=\"" << (signed_values && value < 0 ? "cell cold" : "cell") << "\" x=\""
+          << kLeft + cell * static_cast<double>(c) << "\" y=\"" << kTop + cell * static_cast<double>(r) << "\" width=\""
+          << cell << "\" height=\"" << cell << "\" fill-opacity=\"" << std::round(std::abs(value) / top * 1000) / 1000
+          << "\">";
+      if (rows * columns <= 1024) out << "<title>" << r << ", " << c << ": " << tick_text(value) << "</title>";
+      out << "</rect>";
+    }
+    if (r < figure.row_labels.size()) {
+      out << "<text class=\"tick\" text-anchor=\"end\" x=\"" << kLeft - 5 << "\" y=\""
+          << kTop + cell * (static_cast<double>(r) + 0.5) + 4 << "\">" << escape_html(figure.row_labels[r])
+          << "</text>";
+    }
+  }
+  out << "<rect class=\"frame\" x=\"" << kLeft << "\" y=\"" << kTop << "\" width=\""
+      << cell * static_cast<double>(columns) << "\" height=\"" << cell * static_cast<double>(rows) << "\"/>";
+  out << "<text class=\"label\" text-anchor=\"middle\" x=\"" << kLeft + cell * static_cast<double>(columns) / 2
+      << "\" y=\"" << height - 8 << "\">" << escape_html(figure.x_label) << "</text>";
+  out << "<text class=\"label\" text-anchor=\"middle\" transform=\"translate(14,"
+      << kTop + cell * static_cast<double>(rows) / 2 << ") rotate(-90)\">" << escape_html(figure.y_label)
+      << "</text></svg>";
+  return out.str();
+}
+
+}  // namespace
+
+std::string svg(const Figure& figure) {
+  if (figure.kind == Figure::Kind::heat_map) return heat_map(figure);
+  Drawing drawing(figure);
+  if (figure.kind == Figure::Kind::lines) {
+    drawing.lines();
+  } else {
+    drawing.bars();
+  }
+  return drawing.finish();
+}
+
+}  // namespace rootdk::lab

@@ -11,7 +11,7 @@ namespace rootdk {
 
 void write_text(const std::filesystem::path& path, std::string_view text) {
   std::filesystem::path temporary = path;
-  temporary += "." + std::to_string(::getpid()) + ".tmp";
+  temporary += std::string(".").append(std::to_string(::getpid())).append(".tmp");
   std::error_code error;
   {
     std::ofstream file(temporary, std::ios::binary | std::ios::trunc);

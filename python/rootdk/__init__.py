@@ -18,7 +18,7 @@ from ._positions import (RopeParams, add_learned_positions, add_learned_position
                          t5_relative_table_backward, transformer_xl_bias, transformer_xl_bias_backward)
 from ._result import AttentionResult, HeadSummary
 
-__version__: str = _version().decode()  # type: ignore[attr-defined]
+__version__: str = _version().decode()
 
 __all__ = [
     "AttentionResult", "Buffer", "Explanation", "HeadSummary", "RopeParams", "add_learned_positions",

@@ -285,7 +285,7 @@ def _import(x: Any, name: str) -> Any:
             import torch
         except ImportError:
             raise TypeError(f"rootdk: {name} lies on a CUDA device; without PyTorch only CPU memory is taken") from None
-        return torch.from_dlpack(x)
+        return torch.utils.dlpack.from_dlpack(x)
     raise TypeError(f"rootdk: {name} lies on a device of DLPack type {device_type}, neither CPU (1) nor CUDA (2)")
 
 

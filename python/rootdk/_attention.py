@@ -282,7 +282,7 @@ def explain(q: Any, k: Any, v: Any, *, stats: Union[bool, str, Sequence[str]] = 
                             write_execution(arena, target, threads))
     finally:
         give_arena(arena)
-    answer = json.loads(text.decode())  # type: ignore[attr-defined]
+    answer = json.loads(text.decode())
     return Explanation(answer["chosen"], answer["error"],
                        [(candidate["name"], candidate["refusal"]) for candidate in answer["candidates"]])
 

@@ -89,7 +89,7 @@ class Buffer:
     def __dlpack__(self, stream: Any = None, **_: Any) -> Any:
         return _export(self)
 
-    def memoryview(self) -> memoryview:
+    def memoryview(self) -> "memoryview[Any]":
         """The memory as a memoryview of the same shape; bf16 and f16 come as 16-bit patterns ('H')."""
         count = 1
         for size in self.shape:
@@ -99,7 +99,8 @@ class Buffer:
         size = _abi.DTYPE_SIZES[self.code]
         memory = (ctypes.c_char * (count * size)).from_address(self.address)
         memory._owner = self  # type: ignore[attr-defined]
-        return memoryview(memory).cast("B").cast(_FORMATS.get(self.code, "H"), list(self.shape))
+        format: Any = _FORMATS.get(self.code, "H")
+        return memoryview(memory).cast("B").cast(format, list(self.shape))
 
 
 # --- from others --------------------------------------------------------------------------------------------------

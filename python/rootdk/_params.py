@@ -79,9 +79,9 @@ class Params:
         block_q, block_kv = (0, 0) if block_size is None else pair(block_size, "block_size")
         # A seed that is a tensor is read when the call runs, so that a compiled graph keeps it open.
         self.seed_tensor = None if isinstance(seed, int) else seed
-        self.integers = (_abi.SCORES[score], scale_kind, int(causal), left, right, block_q, block_kv, max_q_len, max_kv_len,
+        self.integers: Tuple[int, ...] = (_abi.SCORES[score], scale_kind, int(causal), left, right, block_q, block_kv, max_q_len, max_kv_len,
                          relative_zero, seed & 0xFFFFFFFFFFFFFFFF if self.seed_tensor is None else 0)
-        self.factors = (factor, float(temperature), float(softcap or 0.0), float(dropout))
+        self.factors: Tuple[float, ...] = (factor, float(temperature), float(softcap or 0.0), float(dropout))
         self.tensors: Optional[Dict[str, Any]] = None
         if not (bias is mask is block_mask is kv_lengths is q_starts is kv_starts is relative_table is alibi_slopes
                 is sinks is additive_v is None):

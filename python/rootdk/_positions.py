@@ -1,7 +1,7 @@
 """Positional encodings: those added to the input, those that rotate q and k, and those that enter the logits."""
 
 import ctypes
-from typing import Any, NamedTuple, Tuple
+from typing import Any, Dict, NamedTuple, Tuple
 
 from . import _abi
 from ._arrays import Kind, kind_of, takes_any_array
@@ -12,10 +12,10 @@ _ROPE_SCALINGS = {"none": 0, "linear": 1, "ntk": 2, "yarn": 3, "llama3": 4}
 _SINUSOIDAL_LAYOUTS = {"interleaved": 0, "concatenated": 1}
 
 
-def _choice(value: str, choices: dict, name: str) -> int:
+def _choice(value: str, choices: Dict[str, int], name: str) -> int:
     if value not in choices:
         raise ValueError(f"rootdk: {name} is {value!r}, expected one of {', '.join(choices)}")
-    return int(choices[value])
+    return choices[value]
 
 
 class RopeParams(NamedTuple):

@@ -1,6 +1,6 @@
 """Attention as PyTorch sees it: torch.library operators from 2.4 on, a torch.autograd.Function before."""
 
-from typing import Any, Optional, Sequence, Tuple, Union
+from typing import Any, List, Optional, Sequence, Tuple, Union
 
 import torch
 
@@ -40,7 +40,7 @@ def _backward_arguments(ctx: Any, grads: Sequence[Optional[torch.Tensor]]) -> Tu
 
 def _place(gradients: Sequence[torch.Tensor], needs: Sequence[bool]) -> Tuple[Optional[torch.Tensor], ...]:
     """One gradient, or None, for each argument."""
-    result: list = [None] * _N_ARGUMENTS
+    result: List[Optional[torch.Tensor]] = [None] * _N_ARGUMENTS
     for place, gradient, needed in zip(_PLACES, gradients, needs):
         if needed:
             result[place] = gradient

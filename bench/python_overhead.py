@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""What a call from Python costs over the C function: a small forward through rootdk.attention, and the same call through
-the C ABI with its structs already written. Prints microseconds and exits with 1 where the difference exceeds --limit.
+"""What a call from Python costs over the C function: a small forward through rootdk.attention, and the same call
+through the C ABI with its structs already written. Prints microseconds and exits with 1 where the difference exceeds --limit.
 
 usage: PYTHONPATH=python bench/python_overhead.py [--json] [--limit 25]
 """
+
 import argparse
 import json
 import sys
@@ -69,7 +70,9 @@ def main():
         # In turns, and the best of each: other work on the machine then strikes both.
         pairs = [(seconds_a_call(bare), seconds_a_call(call)) for _ in range(ROUNDS)]
         c, python = (1e6 * min(column) for column in zip(*pairs))
-        table.append({"arrays": name, "c_us": round(c, 2), "python_us": round(python, 2), "overhead_us": round(python - c, 2)})
+        table.append(
+            {"arrays": name, "c_us": round(c, 2), "python_us": round(python, 2), "overhead_us": round(python - c, 2)}
+        )
     if arguments.json:
         print(json.dumps(table, indent=2))
     else:

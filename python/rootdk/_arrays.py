@@ -72,8 +72,15 @@ class NumpyKind(Kind):
 
     def __init__(self, numpy: Any) -> None:
         self.numpy = numpy
-        types = {"float32": _abi.F32, "float16": _abi.F16, "float64": _abi.F64, "int32": _abi.I32, "int64": _abi.I64,
-                 "bool": _abi.BOOL, "int8": _abi.I8}
+        types = {
+            "float32": _abi.F32,
+            "float16": _abi.F16,
+            "float64": _abi.F64,
+            "int32": _abi.I32,
+            "int64": _abi.I64,
+            "bool": _abi.BOOL,
+            "int8": _abi.I8,
+        }
         self._codes: Dict[Any, int] = {numpy.dtype(name): code for name, code in types.items()}
         self._types = {code: dtype for dtype, code in self._codes.items()}
 
@@ -127,9 +134,16 @@ class TorchKind(Kind):
 
     def __init__(self, torch: Any) -> None:
         self.torch = torch
-        self._codes = {torch.float32: _abi.F32, torch.bfloat16: _abi.BF16, torch.float16: _abi.F16,
-                       torch.float64: _abi.F64, torch.int32: _abi.I32, torch.int64: _abi.I64, torch.bool: _abi.BOOL,
-                       torch.int8: _abi.I8}
+        self._codes = {
+            torch.float32: _abi.F32,
+            torch.bfloat16: _abi.BF16,
+            torch.float16: _abi.F16,
+            torch.float64: _abi.F64,
+            torch.int32: _abi.I32,
+            torch.int64: _abi.I64,
+            torch.bool: _abi.BOOL,
+            torch.int8: _abi.I8,
+        }
         self._types = {code: dtype for dtype, code in self._codes.items()}
         compiler = getattr(torch, "compiler", None)
         self._is_compiling: Callable[[], bool] = getattr(compiler, "is_compiling", lambda: False)
@@ -245,8 +259,10 @@ def native_kind(x: Any) -> Optional[Kind]:
 def kind_of(x: Any, name: str) -> Kind:
     kind = _kinds.get(type(x)) or native_kind(x)
     if kind is None:
-        raise TypeError(f"rootdk: {name} is a {type(x).__name__}, expected a NumPy array, a PyTorch tensor, or an object "
-                        "with __dlpack__ or the buffer protocol")
+        raise TypeError(
+            f"rootdk: {name} is a {type(x).__name__}, expected a NumPy array, a PyTorch tensor, or an object "
+            "with __dlpack__ or the buffer protocol"
+        )
     return kind
 
 

@@ -4,9 +4,9 @@ from typing import Any, List, Optional, Sequence, Tuple, Union
 
 import torch
 
-from .._attention import StatsRequest
 from .._params import Params
 from .._result import AttentionResult
+from .._stats import StatsRequest
 from . import _kernels
 from ._kernels import N_TENSORS, NUMBER_ARGUMENTS, OUTPUTS, TENSOR_ARGUMENTS, TEXT_ARGUMENTS, WITH_GRADIENT
 
@@ -22,9 +22,10 @@ def _setup_context(ctx: Any, inputs: Sequence[Any], output: Sequence[torch.Tenso
     out, lse, entropy = output[:3]
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(*output[3:], *([] if entropy.numel() else [entropy]))
-    integers, factors, stats, target = inputs[3 + N_TENSORS:]
-    ctx.save_for_backward(*inputs[:3], out, lse, entropy if "entropy" in stats.split(",") else None,
-                          *inputs[3:3 + N_TENSORS])
+    integers, factors, stats, target = inputs[3 + N_TENSORS :]
+    ctx.save_for_backward(
+        *inputs[:3], out, lse, entropy if "entropy" in stats.split(",") else None, *inputs[3 : 3 + N_TENSORS]
+    )
     ctx.rest = (integers, factors, target)
 
 
@@ -34,8 +35,20 @@ def _backward_arguments(ctx: Any, grads: Sequence[Optional[torch.Tensor]]) -> Tu
     if grad_out is None:
         grad_out = torch.zeros_like(out)
     needs = [bool(ctx.needs_input_grad[place]) for place in _PLACES]
-    return (grad_out, grad_lse, grad_entropy if entropy is not None else None, q, k, v, out, lse, entropy, needs,
-            *tensors, *ctx.rest)
+    return (
+        grad_out,
+        grad_lse,
+        grad_entropy if entropy is not None else None,
+        q,
+        k,
+        v,
+        out,
+        lse,
+        entropy,
+        needs,
+        *tensors,
+        *ctx.rest,
+    )
 
 
 def _place(gradients: Sequence[torch.Tensor], needs: Sequence[bool]) -> Tuple[Optional[torch.Tensor], ...]:
@@ -64,8 +77,9 @@ class _Attention(torch.autograd.Function):
 
 
 def _schema(arguments: Sequence[Tuple[str, str]], outputs: int) -> str:
-    return "(" + ", ".join(f"{kind} {name}" for kind, name in arguments) + ") -> (" + ", ".join(
-        ["Tensor"] * outputs) + ")"
+    return (
+        "(" + ", ".join(f"{kind} {name}" for kind, name in arguments) + ") -> (" + ", ".join(["Tensor"] * outputs) + ")"
+    )
 
 
 def _register() -> Any:
@@ -114,8 +128,15 @@ def _run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, flat: Sequence[Any])
     return _Attention.apply(q, k, v, *flat)  # type: ignore[no-any-return]
 
 
-def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, params: Params, request: Optional[StatsRequest],
-        target: Optional[str], threads: Optional[int]) -> Union[torch.Tensor, AttentionResult]:
+def run(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    params: Params,
+    request: Optional[StatsRequest],
+    target: Optional[str],
+    threads: Optional[int],
+) -> Union[torch.Tensor, AttentionResult]:
     flat = _kernels.flatten(params, request, target, threads, q)
     outputs = dict(zip(OUTPUTS, _run(q, k, v, flat)))
     if request is None:
@@ -131,10 +152,19 @@ def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, params: Params, reque
     return AttentionResult(outputs["out"], arrays)
 
 
-def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, stats: Union[bool, str, Sequence[str]] = False,
-              map_size: Union[None, int, Tuple[int, int]] = None, weights: Any = False, stats_stride: int = 1,
-              target: Optional[str] = None, threads: Optional[int] = None,
-              **params: Any) -> Union[torch.Tensor, AttentionResult]:
+def attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    stats: Union[bool, str, Sequence[str]] = False,
+    map_size: Union[None, int, Tuple[int, int]] = None,
+    weights: Any = False,
+    stats_stride: int = 1,
+    target: Optional[str] = None,
+    threads: Optional[int] = None,
+    **params: Any,
+) -> Union[torch.Tensor, AttentionResult]:
     """rootdk.attention as an operator of PyTorch: the same arguments, with gradients for q, k, v, bias, relative_table,
     alibi_slopes, sinks and additive_v, and through the statistics lse and entropy. `seed` may be a tensor of one
     integer, so that a compiled function draws a new one in each call."""

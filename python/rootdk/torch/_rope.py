@@ -15,8 +15,8 @@ def _frequencies(head_dim: int, params: RopeParams) -> Tuple[torch.Tensor, float
 
 
 def rope(x: torch.Tensor, *, positions: Optional[torch.Tensor] = None, **params: Any) -> torch.Tensor:
-    """rootdk.rope for tensors on any device, with a gradient: x [batch, heads, len, head_dim], positions [batch, len] or
-    [len]. Rotates in f32, or in f64 where x is f64."""
+    """rootdk.rope for tensors on any device, with a gradient: x [batch, heads, len, head_dim], positions [batch, len]
+    or [len]. Rotates in f32, or in f64 where x is f64."""
     values = RopeParams(**params)
     frequencies, factor = _frequencies(x.shape[-1], values)
     if positions is None:

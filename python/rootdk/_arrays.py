@@ -145,6 +145,7 @@ class TorchKind(Kind):
             torch.int8: _abi.I8,
         }
         self._types = {code: dtype for dtype, code in self._codes.items()}
+        self._plain = (torch.Tensor, torch.nn.Parameter)
         compiler = getattr(torch, "compiler", None)
         self._is_compiling: Callable[[], bool] = getattr(compiler, "is_compiling", lambda: False)
 
@@ -189,7 +190,7 @@ class TorchKind(Kind):
         return bool(x.is_cuda)
 
     def needs_operator(self, q: Any, k: Any, v: Any, tensors: Optional[Dict[str, Any]]) -> bool:
-        if self._is_compiling():
+        if self._is_compiling() or type(q) not in self._plain:  # subclasses see what they are used for
             return True
         if not (q.requires_grad or k.requires_grad or v.requires_grad):
             if not tensors or not any(getattr(x, "requires_grad", False) for x in tensors.values()):

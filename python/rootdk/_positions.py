@@ -73,12 +73,15 @@ def run_rope(function: Any, x: Any, params: RopeParams, positions: Any, out: Any
 def rope(x: Any, *, positions: Any = None, out: Any = None, **params: Any) -> Any:
     """Rotary position embedding of x [batch, heads, len, head_dim]. `positions` holds integers [batch, len] or [len];
     not given: offset, offset + 1, ... The other arguments are the fields of RopeParams. `out` may be x itself."""
-    if kind_of(x, "x").needs_operator(x, x, x, None):
+    kind = kind_of(x, "x")
+    needs_operator = kind.needs_operator(x, x, x, None)
+    if needs_operator or kind.is_cuda(x):
         from . import torch
 
-        if out is not None:
+        if needs_operator and out is not None:
             raise ValueError("rope: out is given, but a gradient is needed (use torch.no_grad())")
-        return torch.rope(x, positions=positions, **params)
+        rotated = torch.rope(x, positions=positions, **params)
+        return rotated if out is None else out.copy_(rotated)
     return run_rope(_abi.rope, x, RopeParams(**params), positions, out)
 
 

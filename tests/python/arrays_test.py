@@ -159,6 +159,20 @@ def test_bfloat16_through_dlpack():
     assert out.dtype == torch.bfloat16 and torch.equal(out, rootdk.attention(*tensors))
 
 
+def test_cuda_memory_through_dlpack(device):
+    torch = pytest.importorskip("torch")
+    if device == "cpu":
+        pytest.skip("the CPU has tests of its own")
+
+    class OnDevice(Foreign):
+        def __array_namespace__(self):
+            return torch
+
+    tensors = [torch.randn(1, 2, 64, 64, device=device).bfloat16() for _ in range(3)]
+    out = rootdk.attention(*(OnDevice(x) for x in tensors))
+    assert out.device == tensors[0].device and torch.equal(out, rootdk.attention(*tensors))
+
+
 def test_misaligned_and_odd_strides():
     q, k, v = random_arrays()
     raw = numpy.zeros(q.nbytes + 1, numpy.uint8)

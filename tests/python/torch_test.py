@@ -243,16 +243,18 @@ def test_zero_sizes():
         assert q.grad.shape == shape
 
 
-def test_rope_is_the_librarys_and_has_a_gradient():
-    (x,) = tensors((2, 3, 5, 8), dtype=torch.float64)
+def test_rope_is_the_librarys_and_has_a_gradient(device):
+    (x,) = tensors((2, 3, 5, 8), dtype=torch.float64, device=device)
     for params in (
         {},
         {"layout": "interleaved"},
         {"rotary_dim": 4, "offset": 3},
-        {"positions": torch.tensor([4, 0, 2, 9, 1])},
+        {"positions": [4, 0, 2, 9, 1]},
         {"scaling": "yarn", "factor": 8.0, "original_max_position": 64},
     ):
-        torch.testing.assert_close(rootdk.torch.rope(x, **params), rootdk.rope(x, **params))
+        torch.testing.assert_close(rootdk.torch.rope(x, **params).cpu(), rootdk.rope(x.cpu(), **params))
+    inside = x.clone()
+    assert rootdk.rope(inside, out=inside) is inside and torch.equal(inside, rootdk.rope(x))
     leaf = x.clone().requires_grad_()
     assert torch.autograd.gradcheck(lambda x: rootdk.rope(x, rotary_dim=4), (leaf,))
 

@@ -7,6 +7,7 @@ import pytest
 from conftest import skip_where_refused
 
 torch = pytest.importorskip("torch")
+import torch.utils.checkpoint  # noqa: E402
 
 import rootdk  # noqa: E402
 import rootdk.torch  # noqa: E402
@@ -275,6 +276,20 @@ def test_training_from_several_threads():
     for thread in threads:
         thread.join()
     assert all(torch.equal(a, b) for seed in range(6) for a, b in zip(alone[seed], together[seed]))
+
+
+@pytest.mark.skipif(not hasattr(torch, "func"), reason=f"PyTorch {torch.__version__} has no torch.func")
+def test_function_transforms_and_checkpoints():
+    q, k, v = tensors((1, 2, 5, 4), (1, 2, 5, 4), (1, 2, 5, 4))
+
+    def loss(q):
+        return rootdk.attention(q, k, v, causal=True).square().sum()
+
+    leaf = q.clone().requires_grad_()
+    (right,) = torch.autograd.grad(loss(leaf), leaf)
+    torch.testing.assert_close(torch.func.grad(loss)(q), right)
+    again = torch.utils.checkpoint.checkpoint(loss, leaf, use_reentrant=False)
+    torch.testing.assert_close(torch.autograd.grad(again, leaf)[0], right)
 
 
 needs_operators = pytest.mark.skipif(

@@ -63,17 +63,25 @@ def _place(gradients: Sequence[torch.Tensor], needs: Sequence[bool]) -> Tuple[Op
 class _Attention(torch.autograd.Function):
     """The gradient without the dispatcher: for PyTorch before 2.4, and for plain calls after."""
 
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> Tuple[torch.Tensor, ...]:
-        output = _kernels.forward(*inputs)
-        _setup_context(ctx, inputs, output)
-        return output
+    if hasattr(torch, "func"):  # the form that function transforms (torch.func.grad) want
+        forward = staticmethod(_kernels.forward)
+        setup_context = staticmethod(_setup_context)
+    else:
+
+        @staticmethod
+        def forward(ctx: Any, *inputs: Any) -> Tuple[torch.Tensor, ...]:
+            output = _kernels.forward(*inputs)
+            _setup_context(ctx, inputs, output)
+            return output
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Optional[torch.Tensor]) -> Tuple[Optional[torch.Tensor], ...]:
         arguments = _backward_arguments(ctx, grads)
-        return _place(_kernels.backward(*arguments), arguments[9])
+        # Inside a function transform tensors are wrapped, and only the dispatcher can unwrap them.
+        wrapped = HAS_OPERATORS and torch._C._functorch.peek_interpreter_stack() is not None
+        run_backward = torch.ops.rootdk.attention_backward if wrapped else _kernels.backward
+        return _place(run_backward(*arguments), arguments[9])
 
 
 def _schema(arguments: Sequence[Tuple[str, str]], outputs: int) -> str:
@@ -113,10 +121,8 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def _is_watched(*tensors: torch.Tensor) -> bool:
-    """Whether somebody follows the call: a compiler, a dispatch mode, a function transform, a tensor subclass."""
+    """Whether somebody follows the call: a compiler, a dispatch mode, a tensor subclass."""
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
-        return True
-    if torch._C._functorch.peek_interpreter_stack() is not None:
         return True
     return not all(type(x) in _PLAIN for x in tensors)
 

@@ -307,15 +307,24 @@ def _import(x: Any, name: str) -> Any:
 
 
 def _exporter(x: Any) -> Callable[[Any], Any]:
-    """How a result goes back to whoever gave x: its own from_dlpack, a memoryview, or NumPy's from_dlpack."""
+    """How a result goes back to whoever gave x: its own from_dlpack, a memoryview, or NumPy."""
     if not hasattr(x, "__dlpack__"):
         return lambda result: result.memoryview()
     namespace = x.__array_namespace__() if hasattr(x, "__array_namespace__") else None
     root = sys.modules.get(type(x).__module__.partition(".")[0])
-    for owner in (namespace, root, sys.modules.get("numpy")):
+    for owner in (namespace, root):
         if hasattr(owner, "from_dlpack"):
             return owner.from_dlpack  # type: ignore[union-attr, no-any-return]
-    return lambda result: result
+    return _to_numpy
+
+
+def _to_numpy(result: Any) -> Any:
+    """For objects whose library is unknown: a NumPy array where NumPy is there and has the type, else the result itself,
+    which speaks DLPack."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None or not isinstance(result, Buffer) or result.code == _abi.BF16:
+        return result
+    return numpy.from_dlpack(result)
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -1,6 +1,8 @@
 """rootdk.attention over NumPy arrays: what it computes, what it gives back, what it refuses."""
 
 import concurrent.futures
+import threading
+import time
 
 import numpy
 import pytest
@@ -233,6 +235,17 @@ def test_calls_from_many_threads_do_not_meet():
                 pool.map(lambda c: rootdk.attention(*c, causal=True, stats=True), cases), expected
             ):
                 assert numpy.array_equal(result.out, right.out) and numpy.array_equal(result.entropy, right.entropy)
+
+
+def test_the_interpreter_runs_on_while_the_library_works():
+    q, k, v = random_arrays(q_len=400, kv_len=400, head_dim=64)
+    work = threading.Thread(target=lambda: [rootdk.attention(q, k, v, target="reference", threads=1) for _ in range(2)])
+    ticks = 0
+    work.start()
+    while work.is_alive():
+        time.sleep(0.001)
+        ticks += 1
+    assert ticks > 5  # with the lock held there would be one or two, between the calls
 
 
 @pytest.mark.parametrize(

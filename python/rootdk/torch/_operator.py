@@ -69,7 +69,7 @@ class _Attention(torch.autograd.Function):
     else:
 
         @staticmethod
-        def forward(ctx: Any, *inputs: Any) -> Tuple[torch.Tensor, ...]:
+        def forward(ctx: Any, *inputs: Any) -> Tuple[torch.Tensor, ...]:  # type: ignore[misc]
             output = _kernels.forward(*inputs)
             _setup_context(ctx, inputs, output)
             return output

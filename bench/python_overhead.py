@@ -22,10 +22,11 @@ CALLS, ROUNDS = 200, 80
 
 
 def seconds_a_call(function):
-    begin = time.perf_counter()
+    """Time of this thread alone: a call this small runs on it, and other work on the machine does not count."""
+    begin = time.thread_time()
     for _ in range(CALLS):
         function()
-    return (time.perf_counter() - begin) / CALLS
+    return (time.thread_time() - begin) / CALLS
 
 
 def c_call(q):

@@ -81,8 +81,8 @@ def _kind(q: torch.Tensor) -> TorchKind:
     return kind
 
 
-def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *flat: Any) -> Tuple[torch.Tensor, ...]:
-    """OUTPUTS; those not asked for are empty, each a tensor of its own, since operators may not return one twice."""
+def compute(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *flat: Any) -> Dict[str, torch.Tensor]:
+    """out, lse, and what is asked for, by name."""
     params, weight_rows, (rows, columns, all_weights, stride, threads) = _unflatten(flat)
     names, target = flat[N_TENSORS + 2 :]
     wanted = tuple(dict.fromkeys(("lse", *filter(None, names.split(",")))))
@@ -91,7 +91,30 @@ def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *flat: Any) -> Tu
     )
     out, arrays = run_forward(_kind(q), q, k, v, params, None, request, target or None, threads or None)
     assert arrays is not None
-    return (out, *(arrays[name] if name in arrays else q.new_empty(0) for name in OUTPUTS[1:]))
+    arrays["out"] = out
+    return arrays
+
+
+def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *flat: Any) -> Tuple[torch.Tensor, ...]:
+    """OUTPUTS; those not asked for are empty, each a tensor of its own, since operators may not return one twice."""
+    arrays = compute(q, k, v, *flat)
+    return tuple(arrays[name] if name in arrays else q.new_empty(0) for name in OUTPUTS)
+
+
+def wanted_outputs(request: Optional[StatsRequest]) -> Tuple[str, ...]:
+    """The names of what compute() gives, in the order of OUTPUTS."""
+    wanted = {"out", "lse", *(request.names if request else ())}
+    if request and request.map_size is not None:
+        wanted.add("pooled_map")
+    if request and request.weights is not False:
+        wanted.add("weights")
+    return tuple(name for name in OUTPUTS if name in wanted)
+
+
+def forward_wanted(*inputs: Any) -> Tuple[torch.Tensor, ...]:
+    """compute() in the order of OUTPUTS, without those not asked for."""
+    arrays = compute(*inputs)
+    return tuple(arrays[name] for name in OUTPUTS if name in arrays)
 
 
 def fake_forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *flat: Any) -> Tuple[torch.Tensor, ...]:

@@ -1,6 +1,6 @@
 """Attention as PyTorch sees it: torch.library operators from 2.4 on, a torch.autograd.Function before."""
 
-from typing import Any, List, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 import torch
 
@@ -18,37 +18,24 @@ _N_ARGUMENTS = 3 + N_TENSORS + len(NUMBER_ARGUMENTS) + len(TEXT_ARGUMENTS)
 
 
 def _setup_context(ctx: Any, inputs: Sequence[Any], output: Sequence[torch.Tensor]) -> None:
-    """Keeps what backward reads. lse and entropy carry gradients, the other statistics do not."""
-    out, lse, entropy = output[:3]
-    ctx.set_materialize_grads(False)
-    ctx.mark_non_differentiable(*output[3:], *([] if entropy.numel() else [entropy]))
+    """Keeps what backward reads. lse and entropy, where it is asked for, carry gradients; the rest does not."""
     integers, factors, stats, target = inputs[3 + N_TENSORS :]
-    ctx.save_for_backward(
-        *inputs[:3], out, lse, entropy if "entropy" in stats.split(",") else None, *inputs[3 : 3 + N_TENSORS]
-    )
+    has_entropy = "entropy" in stats.split(",")
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(*output[3 if has_entropy else 2 :])
+    out, lse, entropy = output[0], output[1], output[2] if has_entropy else None
+    ctx.save_for_backward(*inputs[:3], out, lse, entropy, *inputs[3 : 3 + N_TENSORS])
     ctx.rest = (integers, factors, target)
 
 
 def _backward_arguments(ctx: Any, grads: Sequence[Optional[torch.Tensor]]) -> Tuple[Any, ...]:
     q, k, v, out, lse, entropy, *tensors = ctx.saved_tensors
-    grad_out, grad_lse, grad_entropy = grads[:3]
+    grad_out, grad_lse = grads[:2]
+    grad_entropy = grads[2] if entropy is not None else None
     if grad_out is None:
         grad_out = torch.zeros_like(out)
     needs = [bool(ctx.needs_input_grad[place]) for place in _PLACES]
-    return (
-        grad_out,
-        grad_lse,
-        grad_entropy if entropy is not None else None,
-        q,
-        k,
-        v,
-        out,
-        lse,
-        entropy,
-        needs,
-        *tensors,
-        *ctx.rest,
-    )
+    return (grad_out, grad_lse, grad_entropy, q, k, v, out, lse, entropy, needs, *tensors, *ctx.rest)
 
 
 def _place(gradients: Sequence[torch.Tensor], needs: Sequence[bool]) -> Tuple[Optional[torch.Tensor], ...]:
@@ -64,13 +51,13 @@ class _Attention(torch.autograd.Function):
     """The gradient without the dispatcher: for PyTorch before 2.4, and for plain calls after."""
 
     if hasattr(torch, "func"):  # the form that function transforms (torch.func.grad) want
-        forward = staticmethod(_kernels.forward)
+        forward = staticmethod(_kernels.forward_wanted)
         setup_context = staticmethod(_setup_context)
     else:
 
         @staticmethod
         def forward(ctx: Any, *inputs: Any) -> Tuple[torch.Tensor, ...]:  # type: ignore[misc]
-            output = _kernels.forward(*inputs)
+            output = _kernels.forward_wanted(*inputs)
             _setup_context(ctx, inputs, output)
             return output
 
@@ -127,13 +114,6 @@ def _is_watched(*tensors: torch.Tensor) -> bool:
     return not all(type(x) in _PLAIN for x in tensors)
 
 
-def _run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, flat: Sequence[Any]) -> Sequence[torch.Tensor]:
-    """The operator, or where nobody follows the call the function behind it, which PyTorch calls much faster."""
-    if HAS_OPERATORS and _is_watched(q, k, v):
-        return torch.ops.rootdk.attention(q, k, v, *flat)  # type: ignore[no-any-return]
-    return _Attention.apply(q, k, v, *flat)  # type: ignore[no-any-return]
-
-
 def run(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -143,16 +123,16 @@ def run(
     target: Optional[str],
     threads: Optional[int],
 ) -> Union[torch.Tensor, AttentionResult]:
+    """The operator, or where nobody follows the call the function behind it, which PyTorch calls much faster."""
     flat = _kernels.flatten(params, request, target, threads, q)
-    outputs = dict(zip(OUTPUTS, _run(q, k, v, flat)))
+    names = _kernels.wanted_outputs(request)
+    if HAS_OPERATORS and _is_watched(q, k, v):
+        outputs: Dict[str, torch.Tensor] = dict(zip(OUTPUTS, torch.ops.rootdk.attention(q, k, v, *flat)))
+    else:
+        outputs = dict(zip(names, _Attention.apply(q, k, v, *flat)))
     if request is None:
         return outputs["out"]
-    wanted = set(request.names)
-    if request.map_size is not None:
-        wanted.add("pooled_map")
-    if request.weights is not False:
-        wanted.add("weights")
-    arrays = {name: x for name, x in outputs.items() if name in wanted}
+    arrays = {name: outputs[name] for name in names if name != "out" and (name != "lse" or "lse" in request.names)}
     if not isinstance(request.weights, bool):
         arrays["weight_rows"] = flat[N_TENSORS - 1]
     return AttentionResult(outputs["out"], arrays)

@@ -35,8 +35,12 @@ def _mask_dimensions(mask: torch.Tensor, leading: Tuple[int, ...]) -> torch.Tens
     return mask.expand(*leading, *mask.shape[-3:]).reshape(-1, *mask.shape[-3:])
 
 
-def _leading(x: torch.Tensor) -> Tuple[int, ...]:
-    return tuple(x.shape[:-3])
+def _common_leading(*tensors: torch.Tensor) -> Tuple[int, ...]:
+    """The dimensions before heads, broadcast."""
+    shapes = [tuple(x.shape[:-3]) for x in tensors]
+    if shapes[0] == shapes[1] == shapes[2]:
+        return shapes[0] or (1,)
+    return tuple(torch.broadcast_shapes(*shapes))
 
 
 def scaled_dot_product_attention(
@@ -60,7 +64,7 @@ def scaled_dot_product_attention(
     if lowered is not None and query.dtype != torch.float64:
         query, key, value = query.to(lowered), key.to(lowered), value.to(lowered)
     shape, rank = query.shape, query.dim()
-    leading = tuple(torch.broadcast_shapes(_leading(query), _leading(key), _leading(value))) or (1,)
+    leading = _common_leading(query, key, value)
     q, k, v = (_four_dimensions(x, leading) for x in (query, key, value))
     if q.shape[1] != k.shape[1] and not enable_gqa and k.shape[1] != 1:
         raise ValueError(

@@ -68,9 +68,9 @@ __device__ inline float weight_of(float logit, float lse) { return lse == -INFIN
 // In: s raw scores, dp = grad_out v^T. Out: s the weights that multiply values, dp the gradient by the logits, slope
 // the derivative of each logit by its scaled score. terms(n, e) gives the RowTerms of an element's query.
 template <int N, Rows kRows, class Terms>
-__device__ void to_gradients(WarpTile<N>& s, WarpTile<N>& dp, WarpTile<N>& slope, const HeadRule& head,
+__device__ void to_gradients(WarpTile<N>& s, WarpTile<N>& dp, FeatureTile<N>& features, const HeadRule& head,
                              TilePlace<kRows> place, bool ranges_keep, Terms terms) {
-  to_logits<N>(s, &slope, head, place, ranges_keep);
+  to_logits<N>(s, features, head, place, ranges_keep);
   const TileBits keeps = dropout_keeps<N>(head, place);
   for_each_element<N>([&](int n, int e) {
     const RowTerms row = terms(n, e);
@@ -84,9 +84,11 @@ __device__ void to_gradients(WarpTile<N>& s, WarpTile<N>& dp, WarpTile<N>& slope
 
 // Gradient by logits to gradient by scaled scores, in place.
 template <int N>
-__device__ void through_slope(WarpTile<N>& gradient, const WarpTile<N>& slope) {
-  for_each_element<N>(
-      [&](int n, int e) { gradient[n][e] = gradient[n][e] == 0.0f ? 0.0f : gradient[n][e] * slope[n][e]; });
+__device__ void through_slope(WarpTile<N>& gradient, const FeatureTile<N>& features, const HeadRule& head) {
+  if (head.plain) return;
+  for_each_element<N>([&](int n, int e) {
+    gradient[n][e] = gradient[n][e] == 0.0f ? 0.0f : gradient[n][e] * features.slope[4 * n + e];
+  });
 }
 
 // The scores of a warp's tile: products, or the additive score.

@@ -49,7 +49,8 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
     clear<N>(s);
     add_scores<Compute, N, Additive>(s, k_tile + warp_row * pitch, q_tile, pitch, vector, rule.head_dim);
     const TilePlace<Rows::keys> at{query, first_key + warp_row};
-    to_logits<N>(s, nullptr, head, at, false);
+    FeatureTile<N> features;
+    to_logits<N>(s, features, head, at, false);
     for_each_element<N>([&](int n, int e) {
       const int i = at.query(n, e);
       const float lse = i < sequence.q_len ? args.lse(sequence.entry, head.head, sequence.q_begin + i) : -INFINITY;

@@ -58,7 +58,8 @@ __device__ void add_logit_gradients(WarpTile<TileShape<Compute>::kBackwardStream
   __syncthreads();
 
   const int warp_row = 16 * warp_index();
-  WarpTile<N> s, dp, slope;  // [16 queries of the warp, kStream keys]
+  WarpTile<N> s, dp;  // [16 queries of the warp, kStream keys]
+  FeatureTile<N> features;
   clear<N>(s);
   clear<N>(dp);
   add_scores<Compute, N, Additive>(s, q_tile + warp_row * shared.head_pitch, k_tile, shared.head_pitch, vector,
@@ -67,7 +68,7 @@ __device__ void add_logit_gradients(WarpTile<TileShape<Compute>::kBackwardStream
                                round_up(rule.value_dim, kDepthStep));
   const RowTerms terms[2] = {load_terms(args.terms, head, first_row + warp_row + fragment_row(0)),
                              load_terms(args.terms, head, first_row + warp_row + fragment_row(2))};
-  to_gradients<N>(s, dp, slope, head, TilePlace<Rows::queries>{first_row + warp_row, first_key},
+  to_gradients<N>(s, dp, features, head, TilePlace<Rows::queries>{first_row + warp_row, first_key},
                   rule.ranges_keep({first_row, first_row + Shape::kOwned}, {first_key, first_key + kStream}, sequence),
                   [&](int, int e) { return terms[e / 2]; });
   for_each_element<N>([&](int n, int e) { sum[n][e] += dp[n][e]; });

@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
           add_stream<Compute, Columns / 8, N>(dv, s, do_tile + first_column, shared.value_pitch, careful);
         }
         through_slope<N>(dp, features, head);
-        if (shared.keeps_scores) sum_along<N>(along, kept_scores, dp);
+        if (shared.keeps_scores) sum_along<Compute, N>(along, kept_scores, dp);
         if (first_column < args.head_columns) {
           if constexpr (Additive) {
             float by_vector[Columns / 8][2] = {};  // the gradient of the vector is the query kernel's work

@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
                         rule.ranges_keep({first_row, first_row + Shape::kOwned}, {key, key + kStream}, sequence),
                         [&](int, int e) { return terms[e / 2]; });
         through_slope<N>(dp, features, head);
-        if (shared.keeps_scores) sum_along<N>(along, kept_scores, dp);
+        if (shared.keeps_scores) sum_along<Compute, N>(along, kept_scores, dp);
         if constexpr (Additive) {
           add_additive_gradients<Columns / 8, N>(dq, by_vector, dp, q_tile + warp_row * shared.head_pitch, k_tile,
                                                  shared.head_pitch, vector, first_column);

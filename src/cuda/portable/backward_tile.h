@@ -120,17 +120,18 @@ __device__ inline void load_vector(float* vector, int length, const LogitRule& r
 }
 
 // The cosine score depends on directions alone: its gradient has no part along the vector itself. Each warp keeps its
-// raw scores in shared memory (every lane its own elements), and the rows sum what has to be taken out.
+// raw scores in shared memory (every lane its own elements), and the rows sum what has to be taken out, from the
+// gradients as the product will round them.
 template <int N>
 __device__ void keep_scores(float* kept, const WarpTile<N>& s) {
   for_each_element<N>([&](int n, int e) {
     kept[(4 * n + e) * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)] = s[n][e];
   });
 }
-template <int N>
+template <class Compute, int N>
 __device__ void sum_along(float (&along)[2], const float* kept, const WarpTile<N>& gradient) {
   for_each_element<N>([&](int n, int e) {
-    const float g = gradient[n][e];
+    const float g = static_cast<float>(Compute(gradient[n][e]));
     if (g != 0.0f) along[e / 2] += g * kept[(4 * n + e) * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)];
   });
 }

@@ -1,7 +1,7 @@
 #pragma once
 
-// From a warp's tile of raw scores to its logits. Scale and the ranges of causal, window and length are inline; every
-// other feature is one function, compiled once and called where a call uses it.
+// From a warp's tile of raw scores to its logits. Scale and the ranges of causal, window and length work on registers;
+// all other features go through a loop over the tile in memory, so that their code is small.
 
 #include "cuda/portable/tile.h"
 
@@ -32,7 +32,7 @@ __device__ void for_each_element(Body body) {
   }
 }
 
-// A warp's tile in memory: what crosses the call below. value: scaled scores, then logits. slope: the derivative of
+// A warp's tile in memory. value: scaled scores, then logits. slope: the derivative of
 // each logit by its scaled score.
 template <int N>
 struct FeatureTile {
@@ -42,7 +42,7 @@ struct FeatureTile {
 
 // Everything beyond scale and ranges: cosine norms, softcap, relative table, ALiBi, bias, masks.
 template <int N, Rows kRows>
-__device__ __noinline__ void apply_features(FeatureTile<N>& tile, HeadRule head, TilePlace<kRows> place) {
+__device__ void apply_features(FeatureTile<N>& tile, const HeadRule& head, TilePlace<kRows> place) {
   const LogitRule& rule = head.rule;
 #pragma unroll 1
   for (int n = 0; n < N; ++n) {
@@ -94,10 +94,10 @@ __device__ void to_logits(WarpTile<N>& s, FeatureTile<N>& features, const HeadRu
 using TileBits = std::uint32_t;
 __device__ inline bool has_bit(TileBits bits, int n, int e) { return (bits >> (4 * n + e) & 1u) != 0; }
 
+// Draws the bits of a tile. A function of its own, with all it needs in registers: the generator is long.
 template <int N, Rows kRows>
-__device__ __noinline__ TileBits draw_dropout(HeadRule head, TilePlace<kRows> place) {
+__device__ __noinline__ TileBits draw_dropout(DropoutBits dropout, int sequence, int head, TilePlace<kRows> place) {
   static_assert(4 * N <= 32);
-  const DropoutBits& dropout = head.rule.dropout;
   TileBits bits = 0;
   std::uint32_t word = 0;
 #pragma unroll 1
@@ -106,7 +106,7 @@ __device__ __noinline__ TileBits draw_dropout(HeadRule head, TilePlace<kRows> pl
     for (int e = 0; e < 4; ++e) {
       const auto i = static_cast<std::uint32_t>(place.query(n, e)), j = static_cast<std::uint32_t>(place.key(n, e));
       // Neighbouring columns are neighbouring keys where queries are the rows: two keys, one word.
-      if (kRows == Rows::keys || e % 2 == 0) word = dropout.word(head.sequence.index, head.head, i, j);
+      if (kRows == Rows::keys || e % 2 == 0) word = dropout.word(sequence, head, i, j);
       bits |= static_cast<TileBits>(dropout.keeps(word, j)) << (4 * n + e);
     }
   }
@@ -116,7 +116,8 @@ __device__ __noinline__ TileBits draw_dropout(HeadRule head, TilePlace<kRows> pl
 // Which elements dropout keeps: all where there is none.
 template <int N, Rows kRows>
 __device__ TileBits dropout_keeps(const HeadRule& head, TilePlace<kRows> place) {
-  return head.rule.dropout.active() ? draw_dropout<N, kRows>(head, place) : ~TileBits{0};
+  if (!head.rule.dropout.active()) return ~TileBits{0};
+  return draw_dropout<N, kRows>(head.rule.dropout, head.sequence.index, head.head, place);
 }
 
 }  // namespace rootdk::cuda::portable

@@ -12,7 +12,7 @@ template <class Compute, int Columns, bool Additive>
 __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
     backward_keys_kernel(const __grid_constant__ BackwardArguments args) {
   using Shape = TileShape<Compute>;
-  constexpr int kStream = Shape::kBackwardStream, N = kStream / 8;
+  constexpr int kStream = kBackwardStream<Compute, Columns>, N = kStream / 8;
   extern __shared__ __align__(16) unsigned char shared_memory[];
 
   const LogitRule& rule = args.rule;
@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
   const int tiles = queries.empty() ? 0 : (queries.end - first_query + kStream - 1) / kStream;
   const int steps = tiles * rule.group();
 
-  const BackwardShared<Compute> shared(args);
+  const BackwardShared<Compute, kStream> shared(args);
   Compute* const tile_memory = reinterpret_cast<Compute*>(shared_memory);
   Compute* const k_tile = tile_memory;
   Compute* const v_tile = tile_memory + shared.owned_value();

@@ -16,10 +16,9 @@ namespace rootdk::cuda::portable {
 
 // The tiles that stay: kOwned rows of two matrices. The tiles that stream past: kStream rows of two matrices, in one or
 // two stages. Then, for the additive score, its vector for each stage; for the cosine score, the warps' raw scores.
-template <class Compute>
+template <class Compute, int kStream>
 struct BackwardShared {
   using Shape = TileShape<Compute>;
-  static constexpr int kStream = Shape::kBackwardStream;
   int head_pitch = 0, value_pitch = 0, stages = 1;
   int vector_length = 0;  // floats
   bool keeps_scores = false;

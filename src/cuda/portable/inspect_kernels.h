@@ -14,7 +14,7 @@ template <class Compute, bool Additive>
 __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
     column_mass_kernel(const __grid_constant__ InspectArguments args) {
   using Shape = TileShape<Compute>;
-  constexpr int kStream = Shape::kBackwardStream, N = kStream / 8;
+  constexpr int kStream = Shape::kStream, N = kStream / 8;
   extern __shared__ __align__(16) unsigned char shared_memory[];
   const LogitRule& rule = args.rule;
   const BlockPlace place = BlockPlace::of(rule.heads, args.key_blocks, 1);

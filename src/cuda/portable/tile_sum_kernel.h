@@ -13,7 +13,7 @@ namespace rootdk::cuda::portable {
 // tile c is ratio * a - c, counted from the smallest.
 template <class Compute>
 struct DistanceLayout {
-  static constexpr int kOwned = TileShape<Compute>::kOwned, kStream = TileShape<Compute>::kBackwardStream;
+  static constexpr int kOwned = TileShape<Compute>::kOwned, kStream = TileShape<Compute>::kStream;
   static constexpr int kRatio = kOwned / kStream;
   static constexpr int kDiagonals = kOwned + kStream - 1;
   __host__ __device__ static int offsets(int row_tiles, int key_tiles) {
@@ -23,10 +23,10 @@ struct DistanceLayout {
 
 // Adds the gradient by the logits of one tile to `sum`.
 template <class Compute, bool Additive>
-__device__ void add_logit_gradients(WarpTile<TileShape<Compute>::kBackwardStream / 8>& sum,
-                                    const BackwardArguments& args, const HeadRule& head, int first_row, int first_key) {
+__device__ void add_logit_gradients(WarpTile<TileShape<Compute>::kStream / 8>& sum, const BackwardArguments& args,
+                                    const HeadRule& head, int first_row, int first_key) {
   using Shape = TileShape<Compute>;
-  constexpr int kStream = Shape::kBackwardStream, N = kStream / 8;
+  constexpr int kStream = Shape::kStream, N = kStream / 8;
   extern __shared__ __align__(16) unsigned char shared_memory[];
   const LogitRule& rule = args.rule;
   const Sequence& sequence = head.sequence;
@@ -36,7 +36,7 @@ __device__ void add_logit_gradients(WarpTile<TileShape<Compute>::kBackwardStream
   const Range keys = rule.keys_of(rows, sequence);
   if (tile_keys.end <= keys.begin || tile_keys.begin >= keys.end || head.block_mask_drops(rows, tile_keys)) return;
 
-  const BackwardShared<Compute> shared(args);
+  const BackwardShared<Compute, kStream> shared(args);
   Compute* const q_tile = reinterpret_cast<Compute*>(shared_memory);
   Compute* const do_tile = q_tile + shared.owned_value();
   Compute* const k_tile = q_tile + shared.stream_head(0);
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
     tile_sum_kernel(const __grid_constant__ TileSumArguments args) {
   using Shape = TileShape<Compute>;
   using Distances = DistanceLayout<Compute>;
-  constexpr int kOwned = Shape::kOwned, kStream = Shape::kBackwardStream, N = kStream / 8;
+  constexpr int kOwned = Shape::kOwned, kStream = Shape::kStream, N = kStream / 8;
   extern __shared__ __align__(16) unsigned char shared_memory[];
   const LogitRule& rule = args.backward.rule;
   WarpTile<N> sum;

@@ -84,8 +84,10 @@ BackwardRun::QueryBlock BackwardRun::prepare(Slot& slot, const Pair& pair, std::
   std::fill_n(slot.bias_sums, kBackwardRows, 0.0f);
   std::fill_n(slot.additive, plan_.sizes.group * plan_.sizes.additive_columns, 0.0f);
   clear(slot.sums);
+  float dots[kBackwardRows];
+  dots_with_out(pair, first_row, queries.count, dots);
   for (int r = 0; r < queries.count; ++r) {
-    const BackwardRow& row = slot.rows[r] = make_row(slot, pair, first_row + r);
+    const BackwardRow& row = slot.rows[r] = make_row(slot, pair, first_row + r, dots[r]);
     set_gradients(slot, pair, first_row + r, sweep, slot.rows[r]);
     if (row.query.key_begin >= row.query.key_end) continue;
     result.keys.begin = std::min(result.keys.begin, row.query.key_begin);
@@ -95,8 +97,26 @@ BackwardRun::QueryBlock BackwardRun::prepare(Slot& slot, const Pair& pair, std::
   return result;
 }
 
+// D = g_out . out of each row.
+void BackwardRun::dots_with_out(const Pair& pair, std::int64_t first_row, int count, float* dots) const {
+  const std::int64_t group = call_.shape.group(), b = pair.span.batch_entry;
+  const void* grad_out[kBackwardRows];
+  const void* out[kBackwardRows];
+  for (int r = 0; r < count; ++r) {
+    const std::int64_t row = first_row + r, head = pair.kv_head * group + row % group;
+    grad_out[r] = row_pointer(call_.upstream.out, b, head, pair.span.q_begin + row / group);
+    out[r] = row_pointer(call_.saved.out, b, head, pair.span.q_begin + row / group);
+  }
+  kernels_.dots({.a = grad_out,
+                 .b = out,
+                 .count = count,
+                 .dim = static_cast<int>(call_.shape.value_dim),
+                 .kind = element_kind(call_.saved.out.dtype),
+                 .to = dots});
+}
+
 // All but the pointers to gradients. The sink's gradient needs no key and is added here.
-BackwardRow BackwardRun::make_row(const Slot& slot, const Pair& pair, std::int64_t r) const {
+BackwardRow BackwardRun::make_row(const Slot& slot, const Pair& pair, std::int64_t r, float dot) const {
   const std::int64_t group = call_.shape.group(), i = r / group, head = pair.kv_head * group + r % group;
   const std::int64_t b = pair.span.batch_entry, t = pair.span.q_begin + i;
   BackwardRow row{.query = query_rows_.row(pair.span, pair.sequence, head, i)};
@@ -106,8 +126,6 @@ BackwardRow BackwardRun::make_row(const Slot& slot, const Pair& pair, std::int64
     return row;
   }
   const float grad_lse = grad_lse_ ? grad_lse_(b, head, t) : 0.0f;
-  const float dot = kernels_.dot(row_pointer(call_.upstream.out, b, head, t), row_pointer(call_.saved.out, b, head, t),
-                                 static_cast<int>(call_.shape.value_dim), element_kind(call_.saved.out.dtype));
   const double sink = query_rows_.sink(head) * std::numbers::ln2, p_sink = std::exp(sink - lse);
   row.lse = static_cast<float>(lse * std::numbers::log2e);
   row.dot = dot - grad_lse;

@@ -100,7 +100,8 @@ class BackwardRun {
   void pack_keys(const Slot& slot, const Pair& pair, std::int64_t block, const KeyBlock& to) const;
   void store_keys(const Slot& slot, const Pair& pair, std::int64_t block, const KeyBlock& from) const;
   QueryBlock prepare(Slot& slot, const Pair& pair, std::int64_t block, Sweep sweep) const;
-  BackwardRow make_row(const Slot& slot, const Pair& pair, std::int64_t r) const;
+  void dots_with_out(const Pair& pair, std::int64_t first_row, int count, float* dots) const;
+  BackwardRow make_row(const Slot& slot, const Pair& pair, std::int64_t r, float dot) const;
   void set_gradients(const Slot& slot, const Pair& pair, std::int64_t r, Sweep sweep, BackwardRow& row) const;
   void pack_queries(const Slot& slot, const Pair& pair, std::int64_t first_row, BackwardQueries& queries) const;
   void store_queries(const Slot& slot, const QueryBlock& block, const Pair& pair) const;

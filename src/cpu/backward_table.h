@@ -85,6 +85,15 @@ struct GradientRows {
   int64_t source_stride = 0;
 };
 
+// to[r] = a[r] . b[r], rows of the caller's tensors.
+struct RowDots {
+  const void* const* a = nullptr;
+  const void* const* b = nullptr;
+  int count = 0, dim = 0;
+  ElementKind kind = ElementKind::f32;
+  float* to = nullptr;
+};
+
 struct BackwardTable {
   BackwardGeometry (*geometry)(int head_dim, int value_dim) = nullptr;
   void (*pack_rows)(const SourceRows& source, void* packed, float* scratch) = nullptr;
@@ -93,8 +102,7 @@ struct BackwardTable {
   bool (*pack_values)(const SourceRows& source, void* packed, int64_t panel_stride, float* scratch) = nullptr;
   size_t (*scratch_bytes)(int head_dim, int value_dim) = nullptr;
   void (*tile)(const BackwardTile& tile) = nullptr;
-  // a . b of two rows.
-  float (*dot)(const void* a, const void* b, int dim, ElementKind kind) = nullptr;
+  void (*dots)(const RowDots& dots) = nullptr;
   void (*store_rows)(const GradientRows& rows, float* scratch) = nullptr;
 };
 

@@ -15,20 +15,41 @@ struct BackwardFloatPacking : FloatPacking {
   }
 };
 
-inline float row_dot(const void* a, const void* b, int dim, ElementKind kind) {
-  return with_stored(kind, [&](auto stored) {
-    using Type = typename decltype(stored)::Type;
-    const auto* x = static_cast<const Type*>(a);
-    const auto* y = static_cast<const Type*>(b);
-    Vec sum = Simd::zero();
-    int d = 0;
-    for (; d + kWidth <= dim; d += kWidth) sum = Simd::fma(stored.load(x + d), stored.load(y + d), sum);
-    if (d < dim) sum = Simd::fma(stored.load_first(x + d, dim - d), stored.load_first(y + d, dim - d), sum);
-    return Simd::reduce_add(sum);
+// kWidth rows as columns: square[d] holds dimension first + d of each row; what lies beyond is zero.
+template <class StoredType>
+void load_columns(const void* const* rows, int count, int first, int dims, Vec (&square)[kWidth]) {
+  for (int i = 0; i < kWidth; ++i) {
+    if (i >= count) {
+      square[i] = Simd::zero();
+      continue;
+    }
+    const auto* row = static_cast<const typename StoredType::Type*>(rows[i]) + first;
+    square[i] = dims >= kWidth ? StoredType::load(row) : StoredType::load_first(row, dims);
+  }
+  Simd::transpose(square);
+}
+
+// Dimensions are summed one by one as the f32 products do: where a row has but one key, out is its value, and
+// g_out . v - g_out . out is zero to the bit.
+inline void row_dots(const RowDots& dots) {
+  with_stored(dots.kind, [&](auto stored) {
+    using StoredType = decltype(stored);
+    for (int r = 0; r < dots.count; r += kWidth) {
+      const int count = smaller(kWidth, dots.count - r);
+      Vec sum = Simd::zero();
+      for (int d = 0; d < dots.dim; d += kWidth) {
+        const int dims = smaller(kWidth, dots.dim - d);
+        Vec a[kWidth], b[kWidth];
+        load_columns<StoredType>(dots.a + r, count, d, dims, a);
+        load_columns<StoredType>(dots.b + r, count, d, dims, b);
+        for (int i = 0; i < dims; ++i) sum = Simd::fma(a[i], b[i], sum);
+      }
+      Simd::store_first(dots.to + r, sum, count);
+    }
   });
 }
 
-// The gradient of x / |x| becomes that of x, in place of nothing: dx = (g - (g . n) n) / |x| with n = x / |x|, in
+// The gradient of x / |x| becomes that of x: dx = (g - (g . n) n) / |x| with n = x / |x|, in
 // double, which holds the square of any float. Zero rows have no gradient.
 inline void unnormalise(const float* gradient, const float* x, int dim, float* to) {
   double square = 0, dot = 0;
@@ -94,7 +115,7 @@ struct BackwardFunctions {
             .pack_values = pack_values,
             .scratch_bytes = scratch_bytes,
             .tile = tile,
-            .dot = row_dot,
+            .dots = row_dots,
             .store_rows = store_gradient_rows};
   }
 };

@@ -10,6 +10,7 @@
 #include "cuda/hopper/ring.cuh"
 #include "cuda/hopper/row_results.cuh"
 #include "cuda/hopper/softmax.cuh"
+#include "cuda/hopper/work_tiles.cuh"
 #include "cuda/ptx/address.cuh"
 #include "cuda/ptx/fence.cuh"
 #include "cuda/ptx/grid_dependency.cuh"
@@ -33,7 +34,7 @@ __device__ __forceinline__ DecodePart decode_part(const ForwardParams& p) {
   part.split = blockIdx.x % p.splits;
   part.kv_head = blockIdx.x / p.splits % kv_heads;
   part.sequence = blockIdx.x / p.splits / kv_heads;
-  part.kv_visible = p.kv_lengths.data ? p.kv_lengths.data[part.sequence * p.kv_lengths.stride] : p.kv_len;
+  part.kv_visible = p.kv_lengths.data ? visible_keys(p, part.sequence) : p.kv_len;
   // What the first and the last query see bounds what any sees.
   const int first_position = p.kv_len - p.q_len, last_position = p.kv_len - 1;
   const int begin = max(0, first_position - p.left), end = min(part.kv_visible, last_position + p.right + 1);

@@ -34,6 +34,11 @@ class TileDealer {
   int wave_ = 0;
 };
 
+// The host cannot look at lengths that lie on the device: what is out of range must not lead out of the tensors.
+__device__ __forceinline__ int visible_keys(const ForwardParams& p, int sequence) {
+  return min(max(p.kv_lengths.data[sequence * p.kv_lengths.stride], 0), p.kv_len);
+}
+
 template <class C>
 __device__ __forceinline__ WorkTile work_tile(int index, const ForwardParams& p) {
   int head_index, q_tile;  // head_index counts heads of all sequences
@@ -64,7 +69,7 @@ __device__ __forceinline__ WorkTile work_tile(int index, const ForwardParams& p)
       t.kv_begin = p.kv_starts.data[t.sequence * p.kv_starts.stride];
       t.kv_len = t.kv_visible = p.kv_starts.data[(t.sequence + 1) * p.kv_starts.stride] - t.kv_begin;
     } else if (p.kv_lengths.data) {
-      t.kv_visible = p.kv_lengths.data[t.sequence * p.kv_lengths.stride];
+      t.kv_visible = visible_keys(p, t.sequence);
     }
   }
   return t;

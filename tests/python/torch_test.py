@@ -61,6 +61,45 @@ def test_backward_agrees_with_pytorch(device, dtype, tolerance):
         assert (ours.grad.double() - right.grad).abs().max() / scale < tolerance
 
 
+FEATURES = {
+    "window": {"window": (9, 3)},
+    "softcap": {"softcap": 2.0, "temperature": 1.5},
+    "bias": {"bias": (4, 40, 48)},
+    "mask": {"mask": (2, 1, 40, 48)},
+    "lengths": {"kv_lengths": [48, 17]},
+    "relative table": {"relative_table": (4, 9), "relative_zero": 4},
+    "alibi and sinks": {"alibi_slopes": (4,), "sinks": (4,)},
+    "dropout": {"dropout": 0.3, "seed": 2**40 + 1},
+    "cosine": {"score": "cosine", "scale": 4.0},
+}
+
+
+@pytest.mark.parametrize("name", FEATURES)
+def test_features_agree_with_the_reference(device, name):
+    """Values, statistics and gradients of each feature in f32, against the reference in f64."""
+    q, k, v = tensors((2, 4, 40, 64), (2, 2, 48, 64), (2, 2, 48, 64), dtype=torch.float64, seed=5)
+    params = {}
+    for key, value in FEATURES[name].items():
+        is_shape = isinstance(value, tuple) and key != "window"
+        params[key] = tensors(value, dtype=torch.float64, seed=6)[0] if is_shape else value
+    if "mask" in params:
+        params["mask"] = params["mask"] > -0.5
+
+    def run(dtype, device, **how):
+        def move(x):
+            return x.to(device, x.dtype if x.dtype == torch.bool else dtype) if isinstance(x, torch.Tensor) else x
+
+        leaves = [move(x).requires_grad_() for x in (q, k, v)]
+        moved = {key: move(x) for key, x in params.items()}
+        skip_where_refused(*leaves, stats=True, **moved)
+        result = rootdk.attention(*leaves, stats=True, **moved, **how)
+        loss = result.out.square().sum() + result.lse.sum() + result.entropy.sum()
+        return [result.out, *result.stats().values(), *torch.autograd.grad(loss, leaves)]
+
+    for ours, right in zip(run(torch.float32, device), run(torch.float64, "cpu", target="reference")):
+        torch.testing.assert_close(ours.double().cpu(), right, rtol=2e-4, atol=2e-4)
+
+
 def test_gradcheck_of_every_differentiable_input():
     shapes = {
         "q": (1, 4, 3, 4),

@@ -40,13 +40,10 @@ struct FeatureTile {
   float slope[4 * N];
 };
 
-// Everything beyond scale and ranges: cosine norms, softcap, relative table, ALiBi, bias, masks. The rule is copied
-// first: the compiler may then keep it in registers across the stores to the tile.
+// Everything beyond scale and ranges: cosine norms, softcap, relative table, ALiBi, bias, masks.
 template <int N, Rows kRows>
-__device__ __noinline__ void apply_features(FeatureTile<N>& tile, const LogitRule& shared_rule, Sequence sequence,
-                                            int head_index, TilePlace<kRows> place) {
-  const LogitRule rule = shared_rule;
-  const HeadRule head(rule, sequence, head_index);
+__device__ __noinline__ void apply_features(FeatureTile<N>& tile, HeadRule head, TilePlace<kRows> place) {
+  const LogitRule& rule = head.rule;
 #pragma unroll 1
   for (int n = 0; n < N; ++n) {
 #pragma unroll
@@ -84,7 +81,7 @@ __device__ void to_logits(WarpTile<N>& s, FeatureTile<N>& features, const HeadRu
   for_each_element<N>([&](int n, int e) { s[n][e] *= head.rule.scale; });
   if (!head.plain) {
     for_each_element<N>([&](int n, int e) { features.value[4 * n + e] = s[n][e]; });
-    apply_features<N, kRows>(features, head.rule, head.sequence, head.head, place);
+    apply_features<N, kRows>(features, head, place);
     for_each_element<N>([&](int n, int e) { s[n][e] = features.value[4 * n + e]; });
   } else if (!ranges_keep) {
     for_each_element<N>([&](int n, int e) {

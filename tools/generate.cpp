@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "core/check.h"
+#include "models/builtin.h"
 #include "models/checkpoint.h"
 #include "models/generate.h"
 #include "models/tokenizer.h"
@@ -92,8 +93,9 @@ void print_statistics(const OrderedJson& report) {
   }
 }
 
-void run_generate(const GenerateVerb& options) {
+void run_generate(GenerateVerb options) {
   require(options.has_prompt != !options.ids.empty(), "generate: give either --prompt or --ids");
+  if (options.model == "builtin") options.model = builtin_model_folder().string();
   const Transformer model = load_model(options.model);
   std::optional<Tokenizer> tokenizer;
   if (std::filesystem::exists(std::filesystem::path(options.model) / "tokenizer.json")) {
@@ -160,7 +162,7 @@ void run_generate(const GenerateVerb& options) {
 void add_generate_command(CLI::App& program) {
   CLI::App* verb = program.add_subcommand("generate", "Continue a text with a checkpoint, token by token");
   auto options = std::make_shared<GenerateVerb>();
-  verb->add_option("MODEL", options->model, "Folder with config.json, model.safetensors and tokenizer.json")
+  verb->add_option("MODEL", options->model, "Folder with config.json, model.safetensors and tokenizer.json; or builtin")
       ->required();
   CLI::Option* prompt = verb->add_option("--prompt", options->prompt, "Text to continue")->type_name("TEXT");
   verb->add_option("--ids", options->ids, "Token ids to continue, instead of text")

@@ -224,6 +224,8 @@ TransformerConfig make_config(const LanguageModelConfig& settings) {
     require(settings.d_model % 2 == 0, "language model: sinusoidal positions need an even d_model, not ",
             settings.d_model);
     config.positions = PositionEncoding::sinusoidal;
+    config.embedding_scale =
+        std::sqrt(static_cast<double>(settings.d_model));  // beside sines of size 1, as in the paper
   } else if (encoding == "alibi") {
     block.attention.alibi = true;
   } else {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <fstream>
 #include <iterator>
+#include <utility>
 
 #include "models/tokenizer_parts.h"
 #include "models/unicode.h"
@@ -208,16 +209,20 @@ std::string Tokenizer::decode(std::span<const std::int32_t> ids, bool with_speci
 }
 
 StreamDecoder::StreamDecoder(const Tokenizer& tokenizer, std::vector<std::int32_t> context)
-    : tokenizer_(tokenizer), ids_(std::move(context)), shown_(tokenizer.decode(ids_).size()) {}
+    : tokenizer_(tokenizer), shown_(std::move(context)) {
+  constexpr std::size_t kContext = 8;
+  if (shown_.size() > kContext) shown_.erase(shown_.begin(), shown_.end() - kContext);
+}
 
 std::string StreamDecoder::push(std::int32_t id) {
-  ids_.push_back(id);
-  const std::string text = tokenizer_.decode(ids_);
+  waiting_.push_back(id);
+  std::vector<std::int32_t> both = shown_;
+  both.insert(both.end(), waiting_.begin(), waiting_.end());
+  const std::string before = tokenizer_.decode(shown_), text = tokenizer_.decode(both);
   // A character whose bytes are not all here yet ends in U+FFFD: wait for the rest.
-  if (text.ends_with("\xEF\xBF\xBD") || text.size() < shown_) return {};
-  std::string fresh = text.substr(shown_);
-  shown_ = text.size();
-  return fresh;
+  if (text.size() <= before.size() || text.ends_with("\xEF\xBF\xBD")) return {};
+  shown_ = std::exchange(waiting_, {});
+  return text.substr(before.size());
 }
 
 }  // namespace rootdk

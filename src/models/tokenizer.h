@@ -83,8 +83,8 @@ class StreamDecoder {
 
  private:
   const Tokenizer& tokenizer_;
-  std::vector<std::int32_t> ids_;
-  std::size_t shown_ = 0;  // bytes of the decoded text that were handed out
+  // Tokens are decoded behind a few that were handed out before them: what a token reads depends on its neighbours.
+  std::vector<std::int32_t> shown_, waiting_;
 };
 
 }  // namespace rootdk

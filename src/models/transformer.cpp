@@ -300,13 +300,15 @@ ModelResult Transformer::forward(Context& context, const ModelInput& input, cons
 
 void initialize(Transformer& model, std::uint64_t seed) {
   const double layers = static_cast<double>(model.blocks().size());
+  const double embedding_scale = model.config().embedding_scale;
   std::uint32_t tensor = 0;
   for (const Parameter& parameter : model.parameters()) {
     ++tensor;
     if (parameter.value->value().rank() < 2) continue;  // norms and biases stay as they are
     const bool output =
         parameter.name.find("o_proj") != std::string::npos || parameter.name.find("down_proj") != std::string::npos;
-    const double deviation = output ? 0.02 / std::sqrt(2.0 * layers) : 0.02;
+    double deviation = output ? 0.02 / std::sqrt(2.0 * layers) : 0.02;
+    if (parameter.name == "embedding.weight" && embedding_scale != 1.0) deviation = 1.0 / embedding_scale;
     std::span<float> weights = parameter.value->value().values<float>();
     for (std::size_t i = 0; i < weights.size(); ++i) {  // Box-Muller on words that depend on (seed, tensor, i) alone
       const PhiloxWords words = philox4x32_10({static_cast<std::uint32_t>(i), tensor, 0u, 1u}, seed);

@@ -85,7 +85,8 @@ class Transformer {
   Value head_, head_bias_;
 };
 
-// Normal weights with deviation 0.02 (output projections divided by sqrt(2 layers)), zero biases, norms at identity.
+// Normal weights with deviation 0.02 (output projections: over sqrt(2 layers); embeddings that are scaled: one over the
+// scale), zero biases, norms at identity.
 void initialize(Transformer& model, std::uint64_t seed);
 
 }  // namespace rootdk

@@ -58,11 +58,12 @@ std::size_t fixed_bytes(const ForwardPlan& plan) {
 void split_pair(ForwardPlan& plan, std::size_t limit, std::int64_t block_rows) {
   plan.chunk_pairs = 1;
   const std::size_t row_state = plan.sizes.state_bytes, tile = plan.sizes.tile_bytes;
-  auto need = [&] { return fixed_bytes(plan) + tile + static_cast<std::size_t>(block_rows) * row_state; };
+  constexpr std::size_t kRounding = 16 * Workspace::kAlignment;
+  auto need = [&] { return fixed_bytes(plan) + tile + static_cast<std::size_t>(block_rows) * row_state + kRounding; };
   while (plan.slots > 1 && need() > limit) --plan.slots;
   require(need() <= limit, "attention: workspace_limit ", limit, " bytes is below the ", need(),
           " that the smallest tiles of this call take");
-  const std::size_t spare = limit - fixed_bytes(plan);
+  const std::size_t spare = limit - fixed_bytes(plan) - kRounding;
   const std::size_t for_tiles = std::max(tile, spare / 2);
   plan.span_tiles = std::min<std::int64_t>(plan.tiles, static_cast<std::int64_t>(for_tiles / tile));
   if (plan.whole()) return;
@@ -117,7 +118,7 @@ ForwardPlan plan_forward(const ForwardCall& call, const KernelTable& kernels, in
   if (plan.bytes() > limit) {
     plan.pair_tasks = false;
     plan.slots = static_cast<int>(std::clamp<std::int64_t>(tasks, 1, threads));
-    split_pair(plan, limit - std::min(limit, 16 * Workspace::kAlignment), blocks.block_rows);
+    split_pair(plan, limit, blocks.block_rows);
   }
   return plan;
 }

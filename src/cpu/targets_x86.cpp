@@ -9,6 +9,10 @@ std::string without(bool has, const char* feature) {
 }
 
 constexpr Target kTargets[] = {
+    {.name = "amx",
+     .kernels = amx_kernels,
+     .bf16_products = true,
+     .missing = [] { return without(processor().amx, "amx_bf16 that this process may use"); }},
     {.name = "avx512bf16",
      .kernels = avx512bf16_kernels,
      .bf16_products = true,

@@ -1,7 +1,5 @@
 #include "layers/dot_product.h"
 
-#include <chrono>
-
 #include "core/check.h"
 
 namespace rootdk {
@@ -53,11 +51,10 @@ AttentionStats prepare_stats(AttentionCapture* capture, const ConstTensorView& q
   return stats;
 }
 
-void add_times(const Context& context, std::chrono::steady_clock::time_point start, const ConstTensorView& q,
-               const ConstTensorView& k, bool causal) {
+void add_times(const Context& context, double start, const ConstTensorView& q, const ConstTensorView& k, bool causal) {
   if (!context.times) return;
   const double pairs = static_cast<double>(q.size(2)) * static_cast<double>(k.size(2)) * (causal ? 0.5 : 1.0);
-  context.times->attention_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  context.times->attention_seconds += layer_clock(*context.times) - start;
   context.times->attention_flops +=
       4.0 * static_cast<double>(q.size(0)) * static_cast<double>(q.size(1)) * pairs * static_cast<double>(q.size(3));
 }
@@ -128,7 +125,7 @@ Value dot_product_attention(Context& context, const DotProductInput& input, Atte
     saved->lse = Tensor(DType::f32, {input.batch, input.heads, q.size(2)});
     stats.lse = saved->lse;
   }
-  const auto start = std::chrono::steady_clock::now();
+  const double start = context.times ? layer_clock(*context.times) : 0.0;
   attention(q, k, v, heads_of(saved->out->value(), input.batch, input.heads), saved->params, stats,
             {.executor = context.executor});
   add_times(context, start, q, k, params.causal);

@@ -30,11 +30,11 @@ struct RopeConfig {
 
 // A stack of blocks with what stands before and behind it.
 struct StackConfig {
-  std::vector<BlockConfig> blocks;
-  std::optional<T5BucketParams> relative;  // one table, shared by all blocks
-  bool embedding_norm = false;             // behind the embeddings: BERT, BLOOM
+  std::vector<BlockConfig> blocks{};
+  std::optional<T5BucketParams> relative{};  // one table, shared by all blocks
+  bool embedding_norm = false;               // behind the embeddings: BERT, BLOOM
   bool final_norm = false;
-  NormParams norm;
+  NormParams norm{};
   bool norm_bias = false;
 };
 

@@ -122,6 +122,7 @@ void add_bench_command(CLI::App& program) {
   bench->require_subcommand(1);
   add_attention_bench(*bench, "forward", "The forward pass", false);
   add_attention_bench(*bench, "backward", "The backward pass", true);
+  add_model_bench(*bench);
 }
 
 }  // namespace rootdk::tools

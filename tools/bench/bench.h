@@ -8,6 +8,10 @@
 
 #include "rootdk/rootdk.h"
 
+namespace CLI {
+class App;
+}
+
 namespace rootdk::tools {
 
 struct BenchCase {
@@ -39,5 +43,8 @@ struct BenchResult {
 
 BenchResult run_attention_bench(const BenchCase& bench);
 nlohmann::ordered_json to_json(const BenchCase& bench, const BenchResult& result);
+
+// Adds `bench model` to the verb.
+void add_model_bench(CLI::App& bench);
 
 }  // namespace rootdk::tools

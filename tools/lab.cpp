@@ -88,12 +88,6 @@ void print(const lab::Result& result, const Style& style) {
   std::fflush(stdout);
 }
 
-std::string kernel_in_use() {
-  const Tensor q(DType::f32, {1, 8, 1024, 64});
-  Tensor out(DType::f32, {1, 8, 1024, 64});
-  return explain(q, q, q, out).chosen;
-}
-
 void run_lab(const LabOptions& options) {
   std::vector<lab::Claim> claims;
   for (int id : options.only) claims.push_back(lab::claim_by_id(id));
@@ -112,7 +106,7 @@ void run_lab(const LabOptions& options) {
     if (!options.json) print(results.back(), style);
   }
   if (!options.report.empty()) {
-    const lab::ReportInfo info{.seed = options.seed, .quick = options.quick, .implementation = kernel_in_use()};
+    const lab::ReportInfo info{.seed = options.seed, .quick = options.quick, .implementation = lab::kernel_in_use()};
     write_text(options.report, lab::report_page(results, info));
   }
   if (options.json) {

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <atomic>
 #include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -69,7 +70,7 @@ class ProgressLine {
   }
 
  private:
-  bool shown_ = false;
+  std::atomic<bool> shown_ = false;  // experiments report from several threads
 };
 
 void print(const lab::Result& result, const Style& style) {

@@ -21,13 +21,14 @@ Finding heads_keep_the_cost(const Bench& bench) {
       .log_x = true,
       .series = {{.name = "measured"}}};
   const std::vector<std::int64_t> head_counts = {1, 2, 4, 8, 16, 32};
+  std::vector<Tensor> queries, keys, outs;
   std::vector<std::function<void()>> bodies;
-  for (std::int64_t heads : head_counts) {
-    bodies.push_back([&bench, heads, n, q = random.normal_tensor({1, heads, n, kModel / heads}),
-                      k = random.normal_tensor({1, heads, n, kModel / heads})] {
-      Tensor out(DType::f32, {1, heads, n, kModel / heads});
-      bench.attend(q, k, k, out, {}, {});
-    });
+  for (std::size_t c = 0; c < head_counts.size(); ++c) {
+    const std::int64_t heads = head_counts[c], head_dim = kModel / heads;
+    queries.push_back(random.normal_tensor({1, heads, n, head_dim}));
+    keys.push_back(random.normal_tensor({1, heads, n, head_dim}));
+    outs.emplace_back(DType::f32, std::initializer_list<std::int64_t>{1, heads, n, head_dim});
+    bodies.push_back([&, c] { bench.attend(queries[c], keys[c], keys[c], outs[c], {}, {}); });
   }
   const std::vector<double> seconds = best_of_rounds(bench.quick ? 6 : 12, bodies);
   for (std::size_t c = 0; c < head_counts.size(); ++c) {

@@ -19,16 +19,16 @@ Finding quadratic_and_linear(const Bench& bench) {
     for (float& w : parameter.value->value().values<float>()) w = static_cast<float>(random.normal() * 0.05);
   }
   std::vector<double> n, attention_seconds, feed_forward_seconds;
+  std::vector<Tensor> queries, keys, outs;    // of each length
   std::vector<std::function<void()>> bodies;  // attention and feed-forward of each length
   Context context{};
   for (std::int64_t length : lengths) {
     n.push_back(static_cast<double>(length));
     constexpr std::int64_t kHeadDim = kModel / kHeads;
-    bodies.push_back([&bench, length, q = random.normal_tensor({1, kHeads, length, kHeadDim}),
-                      k = random.normal_tensor({1, kHeads, length, kHeadDim})] {
-      Tensor out(DType::f32, {1, kHeads, length, kHeadDim});
-      bench.attend(q, k, k, out, {}, {});
-    });
+    queries.push_back(random.normal_tensor({1, kHeads, length, kHeadDim}));
+    keys.push_back(random.normal_tensor({1, kHeads, length, kHeadDim}));
+    outs.emplace_back(DType::f32, std::initializer_list<std::int64_t>{1, kHeads, length, kHeadDim});
+    bodies.push_back([&, i = n.size() - 1] { bench.attend(queries[i], keys[i], keys[i], outs[i], {}, {}); });
     const Value x = make_value({length, kModel});
     for (float& value : x->value().values<float>()) value = static_cast<float>(random.normal());
     bodies.push_back([&context, &feed_forward, x] { feed_forward(context, x); });

@@ -58,12 +58,12 @@ struct InspectOptions {
 };
 
 struct Inspection {
-  std::string model, architecture;
+  std::string model{}, architecture{};
   std::int64_t parameters = 0;
-  std::vector<std::int32_t> ids;          // what the decoder or the only stack read
-  std::vector<std::int32_t> encoder_ids;  // encoder-decoder models
-  std::vector<std::string> tokens, encoder_tokens;
-  std::vector<HeadProfile> heads;  // by stack, layer, head
+  std::vector<std::int32_t> ids{};          // what the decoder or the only stack read
+  std::vector<std::int32_t> encoder_ids{};  // encoder-decoder models
+  std::vector<std::string> tokens{}, encoder_tokens{};
+  std::vector<HeadProfile> heads{};  // by stack, layer, head
 
   const std::vector<std::string>& key_tokens(const HeadProfile& head) const {
     return head.stack == StackKind::main ? tokens : encoder_tokens;

@@ -38,7 +38,8 @@ std::string rounded(const std::vector<float>& values) {
   for (std::size_t i = 0; i < values.size(); ++i) {
     char number[24];
     std::snprintf(number, sizeof number, "%.4g", double{values[i]});
-    text += (i ? "," : "") + std::string(number);
+    if (i) text += ',';
+    text += number;
   }
   return text + "]";
 }

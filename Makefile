@@ -15,11 +15,11 @@ run: build
 
 build:
 	@scripts/setup.sh build
-	@scripts/build.sh release -DROOTDK_TESTS=OFF
+	@scripts/build.sh release all -DROOTDK_TESTS=OFF
 
 test:
 	@scripts/setup.sh test
-	@scripts/test.sh release
+	@scripts/test.sh release all
 
 check:
 	@scripts/setup.sh check

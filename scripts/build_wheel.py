@@ -3,9 +3,10 @@
 
 usage: scripts/build_wheel.py BUILD_DIR OUTPUT_DIR
 
-The package is pure Python over a C ABI, so one wheel serves every Python from 3.9 on: py3-none-PLATFORM. The same inputs
-give the same bytes.
+The package is pure Python over a C ABI, so one wheel serves every Python from 3.9 on: py3-none-PLATFORM. The same
+inputs give the same bytes.
 """
+
 import base64
 import hashlib
 import re
@@ -52,8 +53,9 @@ def contents(build, tag):
     yield "rootdk/bin/rootdk", (build / "rootdk").read_bytes(), True
     info = f"rootdk-{version()}.dist-info/"
     yield info + "METADATA", metadata().encode(), False
-    yield info + "WHEEL", (f"Wheel-Version: 1.0\nGenerator: rootdk build_wheel\nRoot-Is-Purelib: false\n"
-                           f"Tag: {tag}\n").encode(), False
+    yield info + "WHEEL", (
+        f"Wheel-Version: 1.0\nGenerator: rootdk build_wheel\nRoot-Is-Purelib: false\n" f"Tag: {tag}\n"
+    ).encode(), False
     yield info + "entry_points.txt", b"[console_scripts]\nrootdk = rootdk.__main__:main\n", False
     yield info + "LICENSE", (ROOT / "LICENSE").read_bytes(), False
 

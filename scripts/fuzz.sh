@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 echo "== fuzz: build"
-scripts/build.sh release -DROOTDK_TESTS=ON -DROOTDK_FUZZ=ON
+scripts/build.sh release all -DROOTDK_TESTS=ON -DROOTDK_FUZZ=ON
 
 echo "== fuzz: run"
 status=0

@@ -2,12 +2,13 @@
 #include <array>
 
 #include "core/implementation.h"
+#include "cuda/hopper/hopper.h"
 #include "cuda/portable/portable.h"
 
 namespace rootdk::cuda {
 
 std::span<const ForwardImplementation> forward_implementations() {
-  static const std::array all = {portable::forward()};
+  static const std::array all = {hopper::forward(), portable::forward()};
   return all;
 }
 std::span<const BackwardImplementation> backward_implementations() {

@@ -26,7 +26,7 @@ struct StackNames {
   std::string_view gate{}, up{}, down{};
   std::string_view experts{}, router{};  // gate and up interleaved in experts + ".gate_up_proj", ".down_proj"
   // Outside the layers:
-  std::string_view embedding_norm{}, final_norm{}, relative_bias{};
+  std::string_view embedding_norm{}, final_norm{}, relative_bias{}, positions{};
 };
 
 enum class FusedLayout : std::int32_t {

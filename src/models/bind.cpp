@@ -109,6 +109,10 @@ class Binder {
 
   void bind_stack(const StackConfig& stack, const StackNames& names, const std::string& own) {
     if (stack.embedding_norm) add_norm(own + ".embedding_norm", prefix_ + std::string(names.embedding_norm), stack);
+    if (stack.stored_positions > 0) {
+      add(own + ".positions.weight", prefix_ + std::string(names.positions) + ".weight",
+          {stack.stored_positions, config_.d_model});
+    }
     if (stack.relative) {
       add(own + ".relative.weight", prefix_ + std::string(names.relative_bias) + ".weight",
           {stack.relative->buckets, stack.blocks.front().attention.heads});

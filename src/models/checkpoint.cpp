@@ -72,6 +72,28 @@ void fill(Node& parameter, const Binding& binding, const ConstTensorView& stored
   }
 }
 
+// What a file may hold beyond what its config says: a head of its own, which wins over tying, and tables of positions
+// that could also be computed (older Marian checkpoints).
+void adapt_to_file(TransformerConfig& config, const Checkpoint& checkpoint) {
+  TransformerConfig richer = config;
+  richer.tied_head = false;
+  const bool sinusoidal = config.positions == PositionEncoding::sinusoidal && config.encoder;
+  if (sinusoidal) richer.encoder->stored_positions = richer.stack.stored_positions = 1;
+  auto rows = [&](const std::string& name) {  // at least one, so that a table of another shape is refused by its check
+    const std::span<const std::int64_t> shape = checkpoint.shape(name);
+    return shape.empty() ? std::int64_t{1} : std::max<std::int64_t>(1, shape[0]);
+  };
+  for (const Binding& binding : bind(richer, checkpoint)) {
+    if (!checkpoint.contains(binding.stored)) continue;
+    if (binding.parameter == "head.weight") config.tied_head = false;
+    if (binding.parameter == "encoder.positions.weight") {
+      config.encoder->stored_positions = rows(binding.stored);
+    } else if (binding.parameter == "stack.positions.weight") {
+      config.stack.stored_positions = rows(binding.stored);
+    }
+  }
+}
+
 }  // namespace
 
 Checkpoint Checkpoint::open(const std::filesystem::path& folder) {
@@ -128,14 +150,7 @@ void check_bindings(const std::vector<Binding>& bindings, const Checkpoint& chec
 Transformer load_model(const std::filesystem::path& folder) {
   TransformerConfig config = load_config(folder);
   const Checkpoint checkpoint = Checkpoint::open(folder);
-  // A head of its own in the file wins over what the config says about tying.
-  if (config.tied_head) {
-    TransformerConfig untied = config;
-    untied.tied_head = false;
-    for (const Binding& binding : bind(untied, checkpoint)) {
-      if (binding.parameter == "head.weight" && checkpoint.contains(binding.stored)) config.tied_head = false;
-    }
-  }
+  adapt_to_file(config, checkpoint);
   const std::vector<Binding> bindings = bind(config, checkpoint);
   check_bindings(bindings, checkpoint);
   Transformer model(std::move(config));

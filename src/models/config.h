@@ -32,7 +32,8 @@ struct RopeConfig {
 struct StackConfig {
   std::vector<BlockConfig> blocks{};
   std::optional<T5BucketParams> relative{};  // one table, shared by all blocks
-  bool embedding_norm = false;               // behind the embeddings: BERT, BLOOM
+  std::int64_t stored_positions = 0;  // rows of a table of its own in the checkpoint (older Marian files); 0: none
+  bool embedding_norm = false;        // behind the embeddings: BERT, BLOOM
   bool final_norm = false;
   NormParams norm{};
   bool norm_bias = false;

@@ -179,7 +179,8 @@ const TensorNames kMarianNames{
               .cross_out = "encoder_attn.out_proj",
               .feed_forward_norm = "final_layer_norm",
               .up = "fc1",
-              .down = "fc2"},
+              .down = "fc2",
+              .positions = "decoder.embed_positions"},
     .encoder = {.layer = "encoder.layers.{}.",
                 .attention_norm = "self_attn_layer_norm",
                 .q = "self_attn.q_proj",
@@ -188,7 +189,8 @@ const TensorNames kMarianNames{
                 .out = "self_attn.out_proj",
                 .feed_forward_norm = "final_layer_norm",
                 .up = "fc1",
-                .down = "fc2"},
+                .down = "fc2",
+                .positions = "encoder.embed_positions"},
 };
 
 // This project's own language models: stored under the names that Transformer::parameters() gives.

@@ -106,6 +106,7 @@ Transformer::Stack::Stack(const StackConfig& config, std::int64_t d_model) {
   for (const BlockConfig& block : config.blocks) blocks.emplace_back(block);
   if (config.embedding_norm) embedding_norm = Norm(d_model, config.norm, config.norm_bias);
   if (config.final_norm) final_norm = Norm(d_model, config.norm, config.norm_bias);
+  if (config.stored_positions > 0) positions = make_value({config.stored_positions, d_model});
   if (config.relative) {
     require(!config.blocks.empty(), "transformer: relative positions in a stack without layers");
     relative = make_value({config.relative->buckets, config.blocks.front().attention.heads});
@@ -114,6 +115,7 @@ Transformer::Stack::Stack(const StackConfig& config, std::int64_t d_model) {
 
 void Transformer::Stack::collect(Parameters& into, const std::string& name) const {
   embedding_norm.collect(into, name + ".embedding_norm");
+  if (positions) into.push_back({name + ".positions.weight", positions});
   if (relative) into.push_back({name + ".relative.weight", relative});
   for (std::size_t i = 0; i < blocks.size(); ++i) blocks[i].collect(into, name + ".layers." + std::to_string(i));
   final_norm.collect(into, name + ".final_norm");
@@ -171,14 +173,12 @@ Value Transformer::embed_tokens(Context& context, const Stack& stack, const Valu
     x = add(context, x,
             embed(context, token_types.empty() ? std::span<const std::int32_t>(zeros) : token_types, token_types_));
   }
-  if (positions_) {
-    const std::int32_t last = *std::max_element(positions.begin(), positions.end());
-    require(last < positions_->rows(), "forward: ", last + 1, " tokens pass the ", positions_->rows(),
+  const std::int32_t last = *std::max_element(positions.begin(), positions.end());
+  if (const Value& learned = stack.positions ? stack.positions : positions_) {
+    require(last < learned->rows(), "forward: ", last + 1, " tokens pass the ", learned->rows(),
             " positions the model has learned");
-    x = add(context, x, embed(context, positions, positions_));
-  }
-  if (config_.positions == PositionEncoding::sinusoidal) {
-    const std::int32_t last = *std::max_element(positions.begin(), positions.end());
+    x = add(context, x, embed(context, positions, learned));
+  } else if (config_.positions == PositionEncoding::sinusoidal) {
     Value encodings = make_value({last + 1, config_.d_model});
     sinusoidal_positions(encodings->value(), {.layout = config_.sinusoidal});
     Context without_gradient{.executor = context.executor};

@@ -72,7 +72,8 @@ class Transformer {
   struct Stack {
     std::vector<Block> blocks;
     Norm embedding_norm, final_norm;
-    Value relative;  // [buckets, heads]
+    Value relative;   // [buckets, heads]
+    Value positions;  // [max_position, d_model], where the checkpoint stores it
 
     Stack() = default;
     Stack(const StackConfig& config, std::int64_t d_model);

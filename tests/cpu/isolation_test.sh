@@ -11,7 +11,11 @@ for object in "$@"; do
   found=$((found + 1))
   target=$(basename "$object" | cut -d. -f1)
   exported=$("$nm" --extern-only --defined-only --demangle "$object" | cut -d' ' -f2-)
-  if [ "$exported" != "T rootdk::cpu::${target}_kernels()" ]; then
+  case $target in
+    decode_*) table=${target#decode_}_decode ;;
+    *) table=${target}_kernels ;;
+  esac
+  if [ "$exported" != "T rootdk::cpu::$table()" ]; then
     echo "$object exports more than its table function:"
     echo "$exported"
     exit 1

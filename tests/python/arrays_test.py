@@ -155,8 +155,27 @@ def test_bfloat16_through_dlpack():
             return torch
 
     tensors = [torch.from_numpy(x).bfloat16() for x in random_arrays()]
+    expected = rootdk.attention(*tensors)
     out = rootdk.attention(*(Bf16(x) for x in tensors))
-    assert out.dtype == torch.bfloat16 and torch.equal(out, rootdk.attention(*tensors))
+    assert out.dtype == torch.bfloat16 and torch.equal(out, expected)
+    # NumPy has no such type: the result is a buffer that speaks DLPack itself.
+    out = rootdk.attention(*(Foreign(x) for x in tensors))
+    assert isinstance(out, rootdk.Buffer) and out.dtype == "bf16"
+    assert torch.equal(torch.utils.dlpack.from_dlpack(out.__dlpack__()), expected)
+
+
+def test_cuda_memory_through_dlpack(device):
+    torch = pytest.importorskip("torch")
+    if device == "cpu":
+        pytest.skip("the CPU has tests of its own")
+
+    class OnDevice(Foreign):
+        def __array_namespace__(self):
+            return torch
+
+    tensors = [torch.randn(1, 2, 64, 64, device=device).bfloat16() for _ in range(3)]
+    out = rootdk.attention(*(OnDevice(x) for x in tensors))
+    assert out.device == tensors[0].device and torch.equal(out, rootdk.attention(*tensors))
 
 
 def test_misaligned_and_odd_strides():

@@ -1,6 +1,8 @@
 """rootdk.attention over NumPy arrays: what it computes, what it gives back, what it refuses."""
 
 import concurrent.futures
+import threading
+import time
 
 import numpy
 import pytest
@@ -13,10 +15,19 @@ def near(actual, expected, tolerance=2e-6):
     numpy.testing.assert_allclose(numpy.asarray(actual, numpy.float64), expected, rtol=0, atol=tolerance)
 
 
-@pytest.mark.parametrize("params", [
-    {}, {"causal": True}, {"window": (3, None)}, {"window": (1, 2)}, {"scale": 0.3}, {"softcap": 1.5},
-    {"causal": True, "window": (2, None), "scale": 1.0, "softcap": 4.0},
-], ids=str)
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"causal": True},
+        {"window": (3, None)},
+        {"window": (1, 2)},
+        {"scale": 0.3},
+        {"softcap": 1.5},
+        {"causal": True, "window": (2, None), "scale": 1.0, "softcap": 4.0},
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("lengths", [(7, 9), (9, 7), (1, 33), (5, 5)], ids=str)
 def test_forward_is_the_formula(params, lengths):
     q, k, v = random_arrays(q_len=lengths[0], kv_len=lengths[1])
@@ -29,19 +40,25 @@ def test_every_tensor_parameter_reaches_the_library():
     bias = generator.standard_normal((4, 7, 9)).astype(numpy.float32)
     mask = generator.random((2, 1, 7, 9)) < 0.7
     sinks = generator.standard_normal(4).astype(numpy.float32)
-    near(rootdk.attention(q, k, v, bias=bias, mask=mask, sinks=sinks, kv_lengths=[9, 4]),
-         softmax_attention(q, k, v, bias=bias, mask=mask, sinks=sinks, kv_lengths=[9, 4])[0])
+    near(
+        rootdk.attention(q, k, v, bias=bias, mask=mask, sinks=sinks, kv_lengths=[9, 4]),
+        softmax_attention(q, k, v, bias=bias, mask=mask, sinks=sinks, kv_lengths=[9, 4])[0],
+    )
 
 
 def test_position_biases():
     q, k, v = random_arrays(kv_heads=4)
     slopes = rootdk.alibi_slopes(4)
     distance = numpy.arange(7)[:, None] + 2 - numpy.arange(9)[None, :]
-    near(rootdk.attention(q, k, v, alibi_slopes=slopes),
-         softmax_attention(q, k, v, bias=-slopes[:, None, None] * abs(distance))[0])
+    near(
+        rootdk.attention(q, k, v, alibi_slopes=slopes),
+        softmax_attention(q, k, v, bias=-slopes[:, None, None] * abs(distance))[0],
+    )
     table = numpy.random.default_rng(2).standard_normal((4, 5)).astype(numpy.float32)
-    near(rootdk.attention(q, k, v, relative_table=table, relative_zero=2),
-         softmax_attention(q, k, v, bias=table[:, numpy.clip(distance + 2, 0, 4)])[0])
+    near(
+        rootdk.attention(q, k, v, relative_table=table, relative_zero=2),
+        softmax_attention(q, k, v, bias=table[:, numpy.clip(distance + 2, 0, 4)])[0],
+    )
 
 
 def test_scores():
@@ -51,16 +68,20 @@ def test_scores():
     a = numpy.random.default_rng(3).standard_normal((4, 16)).astype(numpy.float32)
     logits = numpy.einsum("hd,bhijd->bhij", a, numpy.tanh(q[:, :, :, None].astype(numpy.float64) + k[:, :, None]))
     nothing = numpy.zeros_like(q)
-    near(rootdk.attention(q, k, v, score="additive", additive_v=a, scale="none"),
-         softmax_attention(nothing, k, v, bias=logits)[0])
+    near(
+        rootdk.attention(q, k, v, score="additive", additive_v=a, scale="none"),
+        softmax_attention(nothing, k, v, bias=logits)[0],
+    )
 
 
 def test_block_mask_and_temperature():
     q, k, v = random_arrays(q_len=8, kv_len=8)
     blocks = numpy.array([[True, False], [True, True]])
     dense = blocks.repeat(4, axis=0).repeat(4, axis=1)
-    near(rootdk.attention(q, k, v, block_mask=blocks, block_size=4, temperature=2.0),
-         softmax_attention(q, k, v, mask=dense, scale=1 / 8)[0])
+    near(
+        rootdk.attention(q, k, v, block_mask=blocks, block_size=4, temperature=2.0),
+        softmax_attention(q, k, v, mask=dense, scale=1 / 8)[0],
+    )
 
 
 def test_packed_sequences():
@@ -74,8 +95,9 @@ def test_packed_sequences():
 def test_dropout_is_the_published_function_of_seed_and_place():
     q, k, v = random_arrays(batch=1)
     seed = 2**64 - 3
-    keeps = numpy.array([[[rootdk.dropout_keeps(0.5, seed, 0, h, i, j) for j in range(9)] for i in range(7)]
-                         for h in range(4)])
+    keeps = numpy.array(
+        [[[rootdk.dropout_keeps(0.5, seed, 0, h, i, j) for j in range(9)] for i in range(7)] for h in range(4)]
+    )
     weights = softmax_attention(q, k, v)[1] * keeps * 2
     near(rootdk.attention(q, k, v, dropout=0.5, seed=seed), weights @ v.repeat(2, axis=1))
     assert 0.3 < keeps.mean() < 0.7
@@ -129,7 +151,9 @@ def test_statistics():
     near(result.lse, numpy.log(numpy.exp(logits).sum(-1)))
     near(result.max_logit, logits.max(-1))
     near(result.max_weight, weights.max(-1))
-    near(result.entropy, -(weights * numpy.log(weights, where=weights > 0, out=numpy.zeros_like(weights))).sum(-1), 5e-6)
+    near(
+        result.entropy, -(weights * numpy.log(weights, where=weights > 0, out=numpy.zeros_like(weights))).sum(-1), 5e-6
+    )
     near(result.sum_p2, (weights**2).sum(-1))
     near(result.column_mass, weights.sum(2), 5e-6)
     near(result.pooled_map, weights.reshape(2, 4, 7, 3, 3).sum(-1))
@@ -150,8 +174,17 @@ def test_backward_is_the_numerical_gradient():
         return float((rootdk.attention(*(values[n] for n in "qkv"), bias=values["bias"], causal=True) * grad_out).sum())
 
     forward = rootdk.attention(q, k, v, bias=bias, causal=True, stats="lse")
-    gradients = rootdk.attention_backward(grad_out, q, k, v, forward.out, forward.lse, bias=bias, causal=True,
-                                          gradients=("q", "k", "v", "bias", "column_mass"))
+    gradients = rootdk.attention_backward(
+        grad_out,
+        q,
+        k,
+        v,
+        forward.out,
+        forward.lse,
+        bias=bias,
+        causal=True,
+        gradients=("q", "k", "v", "bias", "column_mass"),
+    )
     assert list(gradients) == ["q", "k", "v", "bias", "column_mass"]
     for name, x in (("q", q), ("k", k), ("v", v), ("bias", bias)):
         place = tuple(size // 2 for size in x.shape)
@@ -165,7 +198,9 @@ def test_backward_is_the_numerical_gradient():
 
 def test_merge_states():
     q, k, v = random_arrays()
-    parts = [rootdk.attention(q, k[:, :, begin:end], v[:, :, begin:end], stats="lse") for begin, end in ((0, 4), (4, 9))]
+    parts = [
+        rootdk.attention(q, k[:, :, begin:end], v[:, :, begin:end], stats="lse") for begin, end in ((0, 4), (4, 9))
+    ]
     out, lse = rootdk.merge_states(numpy.stack([p.out for p in parts]), numpy.stack([p.lse for p in parts]))
     whole = rootdk.attention(q, k, v, stats="lse")
     near(out, whole.out)
@@ -196,36 +231,57 @@ def test_calls_from_many_threads_do_not_meet():
     expected = [rootdk.attention(*case, causal=True, stats=True) for case in cases]
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         for _ in range(4):
-            for result, right in zip(pool.map(lambda c: rootdk.attention(*c, causal=True, stats=True), cases), expected):
+            for result, right in zip(
+                pool.map(lambda c: rootdk.attention(*c, causal=True, stats=True), cases), expected
+            ):
                 assert numpy.array_equal(result.out, right.out) and numpy.array_equal(result.entropy, right.entropy)
 
 
-@pytest.mark.parametrize("change, error, message", [
-    ({"q": numpy.zeros((4, 7, 16), numpy.float32)}, ValueError, "q has rank 3, expected 4"),
-    ({"q": numpy.zeros((), numpy.float32)}, ValueError, "q has rank 0"),
-    ({"q": numpy.zeros((1,) * 7, numpy.float32)}, ValueError, "q has rank 7"),
-    ({"k": numpy.zeros((2, 3, 9, 16), numpy.float32)}, ValueError, "kv_heads"),
-    ({"k": numpy.zeros((2, 2, 9, 16), numpy.float64)}, ValueError, "k is f64 but q is f32"),
-    ({"q": numpy.zeros((2, 4, 7, 16), numpy.int32)}, ValueError, "q has type i32"),
-    ({"q": numpy.zeros((2, 4, 7, 16), numpy.complex64)}, TypeError, "q has the type complex64"),
-    ({"q": numpy.zeros((2, 4, 7, 16), ">f4")}, TypeError, "q has the type >f4"),
-    ({"q": numpy.zeros((2, 4, 7, 32), numpy.float32)[..., ::2]}, ValueError, "the last dimension of q has stride 2"),
-    ({"q": [[1.0]]}, TypeError, "q is a list"),
-    ({"k": "text"}, TypeError, "k is a builtins.str"),
-    ({"mask": numpy.ones((7, 9), numpy.float32)}, ValueError, "mask has type f32, expected bool"),
-    ({"mask": numpy.ones((7, 8), bool)}, ValueError, "does not broadcast"),
-    ({"kv_lengths": [9, 10]}, ValueError, "kv_lengths[1] is 10"),
-    ({"window": "wide"}, TypeError, "window is 'wide'"),
-    ({"scale": "big"}, ValueError, "scale is 'big'"),
-    ({"score": "euclid"}, ValueError, "score is 'euclid'"),
-    ({"temperature": 0.0}, ValueError, "temperature 0"),
-    ({"dropout": 1.0}, ValueError, "dropout 1 is not in"),
-    ({"threads": -1}, ValueError, "threads -1"),
-    ({"relative_zero": 1.5}, TypeError, "not an integer"),
-    ({"stats": "entropi"}, ValueError, "'entropi'"),
-    ({"target": "abacus"}, ValueError, "no implementation accepts"),
-    ({"out": numpy.zeros((2, 4, 7, 11), numpy.float32)}, ValueError, "out is f32 [2, 4, 7, 11]"),
-], ids=str)
+def test_the_interpreter_runs_on_while_the_library_works():
+    q, k, v = random_arrays(q_len=400, kv_len=400, head_dim=64)
+    work = threading.Thread(target=lambda: [rootdk.attention(q, k, v, target="reference", threads=1) for _ in range(2)])
+    ticks = 0
+    work.start()
+    while work.is_alive():
+        time.sleep(0.001)
+        ticks += 1
+    assert ticks > 5  # with the lock held there would be one or two, between the calls
+
+
+@pytest.mark.parametrize(
+    "change, error, message",
+    [
+        ({"q": numpy.zeros((4, 7, 16), numpy.float32)}, ValueError, "q has rank 3, expected 4"),
+        ({"q": numpy.zeros((), numpy.float32)}, ValueError, "q has rank 0"),
+        ({"q": numpy.zeros((1,) * 7, numpy.float32)}, ValueError, "q has rank 7"),
+        ({"k": numpy.zeros((2, 3, 9, 16), numpy.float32)}, ValueError, "kv_heads"),
+        ({"k": numpy.zeros((2, 2, 9, 16), numpy.float64)}, ValueError, "k is f64 but q is f32"),
+        ({"q": numpy.zeros((2, 4, 7, 16), numpy.int32)}, ValueError, "q has type i32"),
+        ({"q": numpy.zeros((2, 4, 7, 16), numpy.complex64)}, TypeError, "q has the type complex64"),
+        ({"q": numpy.zeros((2, 4, 7, 16), ">f4")}, TypeError, "q has the type >f4"),
+        (
+            {"q": numpy.zeros((2, 4, 7, 32), numpy.float32)[..., ::2]},
+            ValueError,
+            "the last dimension of q has stride 2",
+        ),
+        ({"q": [[1.0]]}, TypeError, "q is a list"),
+        ({"k": "text"}, TypeError, "k is a builtins.str"),
+        ({"mask": numpy.ones((7, 9), numpy.float32)}, ValueError, "mask has type f32, expected bool"),
+        ({"mask": numpy.ones((7, 8), bool)}, ValueError, "does not broadcast"),
+        ({"kv_lengths": [9, 10]}, ValueError, "kv_lengths[1] is 10"),
+        ({"window": "wide"}, TypeError, "window is 'wide'"),
+        ({"scale": "big"}, ValueError, "scale is 'big'"),
+        ({"score": "euclid"}, ValueError, "score is 'euclid'"),
+        ({"temperature": 0.0}, ValueError, "temperature 0"),
+        ({"dropout": 1.0}, ValueError, "dropout 1 is not in"),
+        ({"threads": -1}, ValueError, "threads -1"),
+        ({"relative_zero": 1.5}, TypeError, "not an integer"),
+        ({"stats": "entropi"}, ValueError, "'entropi'"),
+        ({"target": "abacus"}, ValueError, "no implementation accepts"),
+        ({"out": numpy.zeros((2, 4, 7, 11), numpy.float32)}, ValueError, "out is f32 [2, 4, 7, 11]"),
+    ],
+    ids=str,
+)
 def test_errors_name_the_values(change, error, message):
     q, k, v = random_arrays()
     arguments = {"q": q, "k": k, "v": v, **change}

@@ -8,8 +8,20 @@ import pytest
 import rootdk
 
 
-def softmax_attention(q, k, v, *, causal=False, window=(None, None), scale=None, softcap=0.0, bias=None, mask=None,
-                      sinks=None, kv_lengths=None):
+def softmax_attention(
+    q,
+    k,
+    v,
+    *,
+    causal=False,
+    window=(None, None),
+    scale=None,
+    softcap=0.0,
+    bias=None,
+    mask=None,
+    sinks=None,
+    kv_lengths=None,
+):
     """The operation in float64, with the n x n matrix: (out, weights, logits)."""
     q, k, v = (numpy.asarray(x, numpy.float64) for x in (q, k, v))
     group = q.shape[1] // k.shape[1]
@@ -42,10 +54,18 @@ def softmax_attention(q, k, v, *, causal=False, window=(None, None), scale=None,
     return weights @ v, weights, logits
 
 
-def random_arrays(batch=2, heads=4, kv_heads=2, q_len=7, kv_len=9, head_dim=16, value_dim=12, dtype=numpy.float32, seed=0):
+def random_arrays(
+    batch=2, heads=4, kv_heads=2, q_len=7, kv_len=9, head_dim=16, value_dim=12, dtype=numpy.float32, seed=0
+):
     generator = numpy.random.default_rng(seed)
-    return tuple(generator.standard_normal(shape).astype(dtype) for shape in (
-        (batch, heads, q_len, head_dim), (batch, kv_heads, kv_len, head_dim), (batch, kv_heads, kv_len, value_dim)))
+    return tuple(
+        generator.standard_normal(shape).astype(dtype)
+        for shape in (
+            (batch, heads, q_len, head_dim),
+            (batch, kv_heads, kv_len, head_dim),
+            (batch, kv_heads, kv_len, value_dim),
+        )
+    )
 
 
 @pytest.fixture(params=["cpu", "cuda"])

@@ -1,5 +1,5 @@
-"""The switch for Hugging Face models, on a model that goes through the attention interface as transformers has it. Where
-transformers is not installed, a stand-in with its two registries takes its place."""
+"""The switch for Hugging Face models, on a model that goes through the attention interface as transformers has it.
+Where transformers is not installed, a stand-in with its two registries takes its place."""
 
 import math
 import sys
@@ -34,8 +34,19 @@ def transformers(monkeypatch):
     return fake
 
 
-def eager(module, query, key, value, attention_mask, scaling=None, dropout=0.0, sliding_window=None, softcap=None,
-          s_aux=None, **_):
+def eager(
+    module,
+    query,
+    key,
+    value,
+    attention_mask,
+    scaling=None,
+    dropout=0.0,
+    sliding_window=None,
+    softcap=None,
+    s_aux=None,
+    **_,
+):
     """The attention of the model itself, in the way of transformers."""
     groups = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
@@ -69,8 +80,7 @@ class Attention(nn.Module):
     def forward(self, x, mask, **options):
         heads = lambda y: y.view(*x.shape[:2], -1, 8).transpose(1, 2)  # noqa: E731
         run = self.config.functions.get(self.config._attn_implementation, eager)
-        out, weights = run(self, heads(self.q(x)), heads(self.k(x)), heads(self.v(x)), mask, scaling=8**-0.5,
-                           **options)
+        out, weights = run(self, heads(self.q(x)), heads(self.k(x)), heads(self.v(x)), mask, scaling=8**-0.5, **options)
         return x + out.reshape(*x.shape[:2], -1), weights
 
 
@@ -92,11 +102,20 @@ def model(transformers):
     return Model(transformers.AttentionInterface.known)
 
 
-@pytest.mark.parametrize("options", [
-    {}, {"sliding_window": 3}, {"softcap": 2.0}, {"sinks": True},
-    {"mask": torch.ones(2, 1, 6, 6, dtype=torch.bool).tril() & (torch.arange(6) > 0)[None, None, None]
-     | torch.eye(6, dtype=torch.bool)},
-], ids=["plain", "window", "softcap", "sinks", "mask"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"sliding_window": 3},
+        {"softcap": 2.0},
+        {"sinks": True},
+        {
+            "mask": torch.ones(2, 1, 6, 6, dtype=torch.bool).tril() & (torch.arange(6) > 0)[None, None, None]
+            | torch.eye(6, dtype=torch.bool)
+        },
+    ],
+    ids=["plain", "window", "softcap", "sinks", "mask"],
+)
 def test_the_switched_model_computes_the_same(model, options):
     import rootdk.huggingface
 
@@ -159,7 +178,9 @@ def test_statistics_by_layer(model):
         assert row.mean_max_weight == pytest.approx(largest, rel=1e-4)
     for row, share in zip(last, ((weights**2).sum(-1) > 0.9).double().mean((0, 2)).tolist()):
         assert row.saturated == pytest.approx(share)
-    assert "layers.1" in repr(statistics) and statistics.plot().startswith("<svg") and "<svg" in statistics._repr_html_()
+    assert (
+        "layers.1" in repr(statistics) and statistics.plot().startswith("<svg") and "<svg" in statistics._repr_html_()
+    )
     statistics.reset()
     assert statistics.table() == []
     rootdk.huggingface.restore(model)

@@ -13,7 +13,9 @@ def rotated(x, positions, layout="half_split", base=10000.0):
     angle = positions[:, None] / base ** (numpy.arange(0, dim, 2) / dim)
     cos, sin = numpy.cos(angle), numpy.sin(angle)
     out = numpy.empty_like(x, dtype=numpy.float64)
-    a, b = (slice(0, dim // 2), slice(dim // 2, dim)) if layout == "half_split" else (slice(0, None, 2), slice(1, None, 2))
+    a, b = (
+        (slice(0, dim // 2), slice(dim // 2, dim)) if layout == "half_split" else (slice(0, None, 2), slice(1, None, 2))
+    )
     out[..., a] = x[..., a] * cos - x[..., b] * sin
     out[..., b] = x[..., a] * sin + x[..., b] * cos
     return out
@@ -22,13 +24,20 @@ def rotated(x, positions, layout="half_split", base=10000.0):
 @pytest.mark.parametrize("layout", ["half_split", "interleaved"])
 def test_rope(layout):
     x = numpy.random.default_rng(0).standard_normal((2, 3, 5, 8)).astype(numpy.float32)
-    numpy.testing.assert_allclose(rootdk.rope(x, layout=layout, offset=7), rotated(x, numpy.arange(5.0) + 7, layout),
-                                  rtol=0, atol=1e-6)
+    numpy.testing.assert_allclose(
+        rootdk.rope(x, layout=layout, offset=7), rotated(x, numpy.arange(5.0) + 7, layout), rtol=0, atol=1e-6
+    )
     places = [3, 1, 4, 1, 5]
-    numpy.testing.assert_allclose(rootdk.rope(x, layout=layout, positions=places),
-                                  rotated(x, numpy.array(places, float), layout), rtol=0, atol=1e-6)
+    numpy.testing.assert_allclose(
+        rootdk.rope(x, layout=layout, positions=places),
+        rotated(x, numpy.array(places, float), layout),
+        rtol=0,
+        atol=1e-6,
+    )
     # The transposed rotation undoes the rotation.
-    numpy.testing.assert_allclose(rootdk.rope_backward(rootdk.rope(x, layout=layout), layout=layout), x, rtol=0, atol=1e-6)
+    numpy.testing.assert_allclose(
+        rootdk.rope_backward(rootdk.rope(x, layout=layout), layout=layout), x, rtol=0, atol=1e-6
+    )
     inside = x.copy()
     assert rootdk.rope(inside, layout=layout, out=inside) is inside
     assert numpy.array_equal(inside, rootdk.rope(x, layout=layout))
@@ -40,8 +49,9 @@ def test_rope_frequencies():
     assert plain.attention_factor == 1.0
     yarn = rootdk.rope_frequencies(8, scaling="yarn", factor=4.0, original_max_position=64)
     assert yarn.attention_factor == pytest.approx(0.1 * math.log(4.0) + 1)
-    numpy.testing.assert_allclose(rootdk.rope_frequencies(8, scaling="linear", factor=4.0).frequencies,
-                                  plain.frequencies / 4)
+    numpy.testing.assert_allclose(
+        rootdk.rope_frequencies(8, scaling="linear", factor=4.0).frequencies, plain.frequencies / 4
+    )
 
 
 def test_sinusoidal():
@@ -93,14 +103,17 @@ def test_transformer_xl():
     assert gradients[0][0, 0, 1, 2] == pytest.approx(slope, rel=1e-5)
 
 
-@pytest.mark.parametrize("call, message", [
-    (lambda x: rootdk.rope(x, layout="spiral"), "layout is 'spiral'"),
-    (lambda x: rootdk.rope(x, scaling="cubic"), "scaling is 'cubic'"),
-    (lambda x: rootdk.rope(x, rotary_dim=3), "rotary_dim 3"),
-    (lambda x: rootdk.rope(x[0, 0]), "rank 2"),
-    (lambda x: rootdk.t5_bucket(1, buckets=0), "buckets 0"),
-    (lambda x: rootdk.t5_relative_table(x), "rank 4"),
-])
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda x: rootdk.rope(x, layout="spiral"), "layout is 'spiral'"),
+        (lambda x: rootdk.rope(x, scaling="cubic"), "scaling is 'cubic'"),
+        (lambda x: rootdk.rope(x, rotary_dim=3), "rotary_dim 3"),
+        (lambda x: rootdk.rope(x[0, 0]), "rank 2"),
+        (lambda x: rootdk.t5_bucket(1, buckets=0), "buckets 0"),
+        (lambda x: rootdk.t5_relative_table(x), "rank 4"),
+    ],
+)
 def test_errors_name_the_values(call, message):
     with pytest.raises(ValueError) as caught:
         call(numpy.zeros((1, 1, 2, 8), numpy.float32))

@@ -7,6 +7,7 @@ import pytest
 from conftest import skip_where_refused
 
 torch = pytest.importorskip("torch")
+import torch.utils.checkpoint  # noqa: E402
 
 import rootdk  # noqa: E402
 import rootdk.torch  # noqa: E402
@@ -60,15 +61,71 @@ def test_backward_agrees_with_pytorch(device, dtype, tolerance):
         assert (ours.grad.double() - right.grad).abs().max() / scale < tolerance
 
 
+FEATURES = {
+    "window": {"window": (9, 3)},
+    "softcap": {"softcap": 2.0, "temperature": 1.5},
+    "bias": {"bias": (4, 40, 48)},
+    "mask": {"mask": (2, 1, 40, 48)},
+    "lengths": {"kv_lengths": [48, 17]},
+    "relative table": {"relative_table": (4, 9), "relative_zero": 4},
+    "alibi and sinks": {"alibi_slopes": (4,), "sinks": (4,)},
+    "dropout": {"dropout": 0.3, "seed": 2**40 + 1},
+    "cosine": {"score": "cosine", "scale": 4.0},
+}
+
+
+@pytest.mark.parametrize("name", FEATURES)
+def test_features_agree_with_the_reference(device, name):
+    """Values, statistics and gradients of each feature in f32, against the reference in f64."""
+    q, k, v = tensors((2, 4, 40, 64), (2, 2, 48, 64), (2, 2, 48, 64), dtype=torch.float64, seed=5)
+    params = {}
+    for key, value in FEATURES[name].items():
+        is_shape = isinstance(value, tuple) and key != "window"
+        params[key] = tensors(value, dtype=torch.float64, seed=6)[0] if is_shape else value
+    if "mask" in params:
+        params["mask"] = params["mask"] > -0.5
+
+    def run(dtype, device, **how):
+        def move(x):
+            return x.to(device, x.dtype if x.dtype == torch.bool else dtype) if isinstance(x, torch.Tensor) else x
+
+        leaves = [move(x).requires_grad_() for x in (q, k, v)]
+        moved = {key: move(x) for key, x in params.items()}
+        skip_where_refused(*leaves, stats=True, **moved)
+        result = rootdk.attention(*leaves, stats=True, **moved, **how)
+        loss = result.out.square().sum() + result.lse.sum() + result.entropy.sum()
+        return [result.out, *result.stats().values(), *torch.autograd.grad(loss, leaves)]
+
+    for ours, right in zip(run(torch.float32, device), run(torch.float64, "cpu", target="reference")):
+        torch.testing.assert_close(ours.double().cpu(), right, rtol=2e-4, atol=2e-4)
+
+
 def test_gradcheck_of_every_differentiable_input():
-    shapes = {"q": (1, 4, 3, 4), "k": (1, 2, 5, 4), "v": (1, 2, 5, 3), "bias": (4, 3, 5), "relative_table": (4, 5),
-              "alibi_slopes": (4,), "sinks": (4,)}
+    shapes = {
+        "q": (1, 4, 3, 4),
+        "k": (1, 2, 5, 4),
+        "v": (1, 2, 5, 3),
+        "bias": (4, 3, 5),
+        "relative_table": (4, 5),
+        "alibi_slopes": (4,),
+        "sinks": (4,),
+    }
     leaves = dict(zip(shapes, tensors(*shapes.values(), dtype=torch.float64, grad=True)))
 
     def run(*values):
         named = dict(zip(shapes, values))
-        result = rootdk.attention(named.pop("q"), named.pop("k"), named.pop("v"), causal=True, softcap=3.0, relative_zero=2,
-                                  dropout=0.25, seed=2**63 + 9, stats=("lse", "entropy"), **named)
+        result = rootdk.attention(
+            named.pop("q"),
+            named.pop("k"),
+            named.pop("v"),
+            causal=True,
+            softcap=3.0,
+            relative_zero=2,
+            dropout=0.25,
+            seed=2**63 + 9,
+            stats=("lse", "entropy"),
+            **named,
+        )
         return result.out, result.lse, result.entropy
 
     assert torch.autograd.gradcheck(run, tuple(leaves.values()))
@@ -77,7 +134,8 @@ def test_gradcheck_of_every_differentiable_input():
 def test_gradcheck_of_the_additive_score():
     q, k, v, a = tensors((1, 2, 3, 4), (1, 2, 4, 4), (1, 2, 4, 4), (2, 4), dtype=torch.float64, grad=True)
     assert torch.autograd.gradcheck(
-        lambda q, k, v, a: rootdk.attention(q, k, v, score="additive", additive_v=a, scale="none"), (q, k, v, a))
+        lambda q, k, v, a: rootdk.attention(q, k, v, score="additive", additive_v=a, scale="none"), (q, k, v, a)
+    )
 
 
 def test_only_the_gradients_that_are_needed():
@@ -105,8 +163,9 @@ def test_drop_in_is_causal_from_the_top_left(lengths, grad):
     right = written_out(q, k, v, is_causal=True)
     torch.testing.assert_close(ours, right, rtol=0, atol=2e-6)
     if HAS_SDPA:
-        torch.testing.assert_close(ours, torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True),
-                                   rtol=0, atol=2e-6)
+        torch.testing.assert_close(
+            ours, torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True), rtol=0, atol=2e-6
+        )
     if grad:
         ours_grad = torch.autograd.grad(ours.square().sum(), (q, k, v))
         right_grad = torch.autograd.grad(right.square().sum(), (q, k, v))
@@ -130,8 +189,12 @@ def test_drop_in_masks_scale_and_groups():
     keep = torch.rand(2, 1, 5, 6) < 0.7
     keep[..., 0] = True
     run = rootdk.torch.scaled_dot_product_attention
-    torch.testing.assert_close(run(q, k, v, keep, scale=0.2, enable_gqa=True),
-                               written_out(q, k, v, keep, scale=0.2, enable_gqa=True), rtol=0, atol=2e-6)
+    torch.testing.assert_close(
+        run(q, k, v, keep, scale=0.2, enable_gqa=True),
+        written_out(q, k, v, keep, scale=0.2, enable_gqa=True),
+        rtol=0,
+        atol=2e-6,
+    )
     with pytest.raises(ValueError, match="4 heads and key 2"):
         run(q, k, v)
     with pytest.raises(ValueError, match="together with is_causal"):
@@ -220,11 +283,18 @@ def test_zero_sizes():
         assert q.grad.shape == shape
 
 
-def test_rope_is_the_librarys_and_has_a_gradient():
-    (x,) = tensors((2, 3, 5, 8), dtype=torch.float64)
-    for params in ({}, {"layout": "interleaved"}, {"rotary_dim": 4, "offset": 3}, {"positions": torch.tensor([4, 0, 2, 9, 1])},
-                   {"scaling": "yarn", "factor": 8.0, "original_max_position": 64}):
-        torch.testing.assert_close(rootdk.torch.rope(x, **params), rootdk.rope(x, **params))
+def test_rope_is_the_librarys_and_has_a_gradient(device):
+    (x,) = tensors((2, 3, 5, 8), dtype=torch.float64, device=device)
+    for params in (
+        {},
+        {"layout": "interleaved"},
+        {"rotary_dim": 4, "offset": 3},
+        {"positions": [4, 0, 2, 9, 1]},
+        {"scaling": "yarn", "factor": 8.0, "original_max_position": 64},
+    ):
+        torch.testing.assert_close(rootdk.torch.rope(x, **params).cpu(), rootdk.rope(x.cpu(), **params))
+    inside = x.clone()
+    assert rootdk.rope(inside, out=inside) is inside and torch.equal(inside, rootdk.rope(x))
     leaf = x.clone().requires_grad_()
     assert torch.autograd.gradcheck(lambda x: rootdk.rope(x, rotary_dim=4), (leaf,))
 
@@ -247,14 +317,31 @@ def test_training_from_several_threads():
     assert all(torch.equal(a, b) for seed in range(6) for a, b in zip(alone[seed], together[seed]))
 
 
-needs_operators = pytest.mark.skipif(not HAS_OPERATORS, reason=f"PyTorch {torch.__version__} is older than 2.4: it has no "
-                                     "torch.library.register_autograd, and torch.compile is not tested")
+@pytest.mark.skipif(not hasattr(torch, "func"), reason=f"PyTorch {torch.__version__} has no torch.func")
+def test_function_transforms_and_checkpoints():
+    q, k, v = tensors((1, 2, 5, 4), (1, 2, 5, 4), (1, 2, 5, 4))
+
+    def loss(q):
+        return rootdk.attention(q, k, v, causal=True).square().sum()
+
+    leaf = q.clone().requires_grad_()
+    (right,) = torch.autograd.grad(loss(leaf), leaf)
+    torch.testing.assert_close(torch.func.grad(loss)(q), right)
+    again = torch.utils.checkpoint.checkpoint(loss, leaf, use_reentrant=False)
+    torch.testing.assert_close(torch.autograd.grad(again, leaf)[0], right)
+
+
+needs_operators = pytest.mark.skipif(
+    not HAS_OPERATORS,
+    reason=f"PyTorch {torch.__version__} is older than 2.4: it has no "
+    "torch.library.register_autograd, and torch.compile is not tested",
+)
 
 
 @needs_operators
 def test_operator_passes_pytorchs_own_checks():
-    from rootdk._attention import StatsRequest
     from rootdk._params import Params
+    from rootdk._stats import StatsRequest
     from rootdk.torch import _kernels
 
     q, k, v, bias = tensors((1, 2, 5, 8), (1, 2, 5, 8), (1, 2, 5, 8), (1, 1, 5, 5), grad=True)
@@ -271,7 +358,9 @@ def test_compile_keeps_one_graph(device):
 
     def model(q, k, v):
         result = rootdk.attention(q * 0.5, k, v, causal=True, stats="entropy")
-        return rootdk.torch.scaled_dot_product_attention(result.out, k, v, is_causal=True) + result.entropy.unsqueeze(-1)
+        return rootdk.torch.scaled_dot_product_attention(result.out, k, v, is_causal=True) + result.entropy.unsqueeze(
+            -1
+        )
 
     compiled = torch.compile(model, backend="inductor" if device == "cuda" else "aot_eager", fullgraph=True)
     plain, fused = model(*leaves), compiled(*leaves)
@@ -284,6 +373,9 @@ def test_compile_keeps_one_graph(device):
 @needs_operators
 def test_compile_draws_a_new_seed_each_call():
     q, k, v = tensors((1, 2, 16, 8), (1, 2, 16, 8), (1, 2, 16, 8))
-    compiled = torch.compile(lambda q, k, v: rootdk.torch.scaled_dot_product_attention(q, k, v, dropout_p=0.5),
-                             backend="aot_eager", fullgraph=True)
+    compiled = torch.compile(
+        lambda q, k, v: rootdk.torch.scaled_dot_product_attention(q, k, v, dropout_p=0.5),
+        backend="aot_eager",
+        fullgraph=True,
+    )
     assert not torch.equal(compiled(q, k, v), compiled(q, k, v))

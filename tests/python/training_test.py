@@ -38,8 +38,9 @@ class Block(nn.Module):
 def train(attention, device, dtype):
     """The losses of predicting the next token of sequences that repeat after a few tokens."""
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Embedding(VOCABULARY, WIDTH), Block(attention), Block(attention),
-                          nn.Linear(WIDTH, VOCABULARY)).to(device, dtype)
+    model = nn.Sequential(
+        nn.Embedding(VOCABULARY, WIDTH), Block(attention), Block(attention), nn.Linear(WIDTH, VOCABULARY)
+    ).to(device, dtype)
     optimiser = torch.optim.SGD(model.parameters(), lr=0.5)
     losses = []
     for step in range(STEPS):

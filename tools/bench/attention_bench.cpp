@@ -6,6 +6,7 @@
 
 #include "core/check.h"
 #include "tools/bench/bench.h"
+#include "tools/bench/cuda_bench.h"
 #include "tools/bench/naive.h"
 #include "tools/bench/peak.h"
 
@@ -106,8 +107,13 @@ double BenchCase::flops() const {
   return backward ? 2.5 * forward : forward;
 }
 
+double BenchCase::kv_bytes() const {
+  return static_cast<double>(batch * kv_heads * kv_len * (head_dim + value_dim)) * static_cast<double>(size_of(dtype));
+}
+
 BenchResult run_attention_bench(const BenchCase& given) {
   const BenchCase bench = given.resolved();
+  if (bench.cuda) return run_cuda_bench(bench);
   Problem problem(bench);
   BenchResult result;
   result.implementation = problem.implementation();
@@ -131,6 +137,7 @@ BenchResult run_attention_bench(const BenchCase& given) {
   result.median_seconds = samples[samples.size() / 2];
   result.gflops = 1e-9 * bench.flops() / result.best_seconds;
   result.peak_gflops = 1e-9 * peak.best_flops_per_second();
+  if (bench.decode) result.bytes_per_second = bench.kv_bytes() / result.best_seconds;
 
   if (bench.naive && has_blas()) {
     result.has_naive = true;

@@ -11,9 +11,9 @@
 
 namespace rootdk::cuda::portable {
 
-template <class Compute>
+template <class Compute, int kStream>
 int backward_shared_bytes(const BackwardArguments& args) {
-  return BackwardShared<Compute>(args).bytes();
+  return BackwardShared<Compute, kStream>(args).bytes();
 }
 
 template <class Compute, int Columns>
@@ -25,7 +25,7 @@ BackwardKernel backward_kernel_of(void (*function)(BackwardArguments), int head_
           .value_columns = value_columns,
           .rows = Shape::kOwned,
           .threads = Shape::kThreads,
-          .shared_bytes = backward_shared_bytes<Compute>};
+          .shared_bytes = backward_shared_bytes<Compute, kBackwardStream<Compute, Columns>>};
 }
 
 // Both gradients have the same number of columns in a block; wider ones are computed in parts.
@@ -58,8 +58,8 @@ BackwardKernel queries_kernel_for(const LogitRule& rule) {
 template <class Compute>
 int tile_sum_shared_bytes(const BackwardArguments& args) {
   using Shape = TileShape<Compute>;
-  const int sum_bytes = Shape::kOwned * (Shape::kBackwardStream + 1) * static_cast<int>(sizeof(float));
-  return std::max(backward_shared_bytes<Compute>(args), sum_bytes);
+  const int sum_bytes = Shape::kOwned * (Shape::kStream + 1) * static_cast<int>(sizeof(float));
+  return std::max(backward_shared_bytes<Compute, Shape::kStream>(args), sum_bytes);
 }
 
 template <class Compute, bool Additive>
@@ -70,7 +70,7 @@ TileSumKernel tile_sum_kernel_for(const LogitRule& rule) {
           .head_columns = round_up(rule.head_dim, kDepthStep),
           .value_columns = round_up(rule.value_dim, kDepthStep),
           .rows = Shape::kOwned,
-          .keys = Shape::kBackwardStream,
+          .keys = Shape::kStream,
           .diagonals = Distances::kDiagonals,
           .threads = Shape::kThreads,
           .shared_bytes = tile_sum_shared_bytes<Compute>,

@@ -12,7 +12,7 @@ template <class Compute, int Columns, bool Additive>
 __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
     backward_keys_kernel(const __grid_constant__ BackwardArguments args) {
   using Shape = TileShape<Compute>;
-  constexpr int kStream = Shape::kBackwardStream, N = kStream / 8;
+  constexpr int kStream = kBackwardStream<Compute, Columns>, N = kStream / 8;
   extern __shared__ __align__(16) unsigned char shared_memory[];
 
   const LogitRule& rule = args.rule;
@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
   const int tiles = queries.empty() ? 0 : (queries.end - first_query + kStream - 1) / kStream;
   const int steps = tiles * rule.group();
 
-  const BackwardShared<Compute> shared(args);
+  const BackwardShared<Compute, kStream> shared(args);
   Compute* const tile_memory = reinterpret_cast<Compute*>(shared_memory);
   Compute* const k_tile = tile_memory;
   Compute* const v_tile = tile_memory + shared.owned_value();
@@ -78,7 +78,8 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
       const HeadRule head(rule, sequence, head_of(step));
       const Range rows{query, min(query + kStream, sequence.q_len)};
       if (!head.block_mask_drops(rows, keys)) {
-        WarpTile<N> s, dp, slope;  // [16 keys of the warp, kStream queries]
+        WarpTile<N> s, dp;  // [16 keys of the warp, kStream queries]
+        FeatureTile<N> features;
         clear<N>(s);
         clear<N>(dp);
         add_scores<Compute, N, Additive>(s, k_tile + warp_row * shared.head_pitch, q_tile, shared.head_pitch, vector,
@@ -94,14 +95,14 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
           terms[n][1] = load_terms(args.terms, head, query + fragment_column(n, 1));
         }
         const Range tile_rows{query, query + kStream}, tile_keys{first_key, first_key + Shape::kOwned};
-        to_gradients<N>(s, dp, slope, head, TilePlace<Rows::keys>{query, first_key + warp_row},
+        to_gradients<N>(s, dp, features, head, TilePlace<Rows::keys>{query, first_key + warp_row},
                         rule.ranges_keep(tile_rows, tile_keys, sequence),
                         [&](int n, int e) { return terms[n][e % 2]; });
         if (first_column < args.value_columns) {
           add_stream<Compute, Columns / 8, N>(dv, s, do_tile + first_column, shared.value_pitch, careful);
         }
-        if (!head.plain) through_slope<N>(dp, slope);
-        if (shared.keeps_scores) sum_along<N>(along, kept_scores, dp);
+        through_slope<N>(dp, features, head);
+        if (shared.keeps_scores) sum_along<Compute, N>(along, kept_scores, dp);
         if (first_column < args.head_columns) {
           if constexpr (Additive) {
             float by_vector[Columns / 8][2] = {};  // the gradient of the vector is the query kernel's work

@@ -33,7 +33,7 @@ template <class Compute, int Columns, bool Additive>
 __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
     backward_queries_kernel(const __grid_constant__ BackwardArguments args) {
   using Shape = TileShape<Compute>;
-  constexpr int kStream = Shape::kBackwardStream, N = kStream / 8;
+  constexpr int kStream = kBackwardStream<Compute, Columns>, N = kStream / 8;
   extern __shared__ __align__(16) unsigned char shared_memory[];
 
   const LogitRule& rule = args.rule;
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
   const int steps = keys.empty() ? 0 : (keys.end - first_key + kStream - 1) / kStream;
   const int kv_head = place.head / rule.group();
 
-  const BackwardShared<Compute> shared(args);
+  const BackwardShared<Compute, kStream> shared(args);
   Compute* const tile_memory = reinterpret_cast<Compute*>(shared_memory);
   Compute* const q_tile = tile_memory;
   Compute* const do_tile = tile_memory + shared.owned_value();
@@ -112,7 +112,8 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
       const Compute* k_tile = tile_memory + shared.stream_head(stage);
       const Compute* v_tile = tile_memory + shared.stream_value(stage);
       if (!head.block_mask_drops(rows, {key, min(key + kStream, sequence.kv_len)})) {
-        WarpTile<N> s, dp, slope;  // [16 queries of the warp, kStream keys]
+        WarpTile<N> s, dp;  // [16 queries of the warp, kStream keys]
+        FeatureTile<N> features;
         clear<N>(s);
         clear<N>(dp);
         add_scores<Compute, N, Additive>(s, q_tile + warp_row * shared.head_pitch, k_tile, shared.head_pitch, vector,
@@ -120,11 +121,11 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
         if (shared.keeps_scores) keep_scores<N>(kept_scores, s);
         add_rows_by_rows<Compute, N>(dp, do_tile + warp_row * shared.value_pitch, v_tile, shared.value_pitch,
                                      round_up(rule.value_dim, kDepthStep));
-        to_gradients<N>(s, dp, slope, head, TilePlace<Rows::queries>{first_row + warp_row, key},
+        to_gradients<N>(s, dp, features, head, TilePlace<Rows::queries>{first_row + warp_row, key},
                         rule.ranges_keep({first_row, first_row + Shape::kOwned}, {key, key + kStream}, sequence),
                         [&](int, int e) { return terms[e / 2]; });
-        if (!head.plain) through_slope<N>(dp, slope);
-        if (shared.keeps_scores) sum_along<N>(along, kept_scores, dp);
+        through_slope<N>(dp, features, head);
+        if (shared.keeps_scores) sum_along<Compute, N>(along, kept_scores, dp);
         if constexpr (Additive) {
           add_additive_gradients<Columns / 8, N>(dq, by_vector, dp, q_tile + warp_row * shared.head_pitch, k_tile,
                                                  shared.head_pitch, vector, first_column);

@@ -16,10 +16,9 @@ namespace rootdk::cuda::portable {
 
 // The tiles that stay: kOwned rows of two matrices. The tiles that stream past: kStream rows of two matrices, in one or
 // two stages. Then, for the additive score, its vector for each stage; for the cosine score, the warps' raw scores.
-template <class Compute>
+template <class Compute, int kStream>
 struct BackwardShared {
   using Shape = TileShape<Compute>;
-  static constexpr int kStream = Shape::kBackwardStream;
   int head_pitch = 0, value_pitch = 0, stages = 1;
   int vector_length = 0;  // floats
   bool keeps_scores = false;
@@ -68,9 +67,9 @@ __device__ inline float weight_of(float logit, float lse) { return lse == -INFIN
 // In: s raw scores, dp = grad_out v^T. Out: s the weights that multiply values, dp the gradient by the logits, slope
 // the derivative of each logit by its scaled score. terms(n, e) gives the RowTerms of an element's query.
 template <int N, Rows kRows, class Terms>
-__device__ void to_gradients(WarpTile<N>& s, WarpTile<N>& dp, WarpTile<N>& slope, const HeadRule& head,
+__device__ void to_gradients(WarpTile<N>& s, WarpTile<N>& dp, FeatureTile<N>& features, const HeadRule& head,
                              TilePlace<kRows> place, bool ranges_keep, Terms terms) {
-  to_logits<N>(s, &slope, head, place, ranges_keep);
+  to_logits<N>(s, features, head, place, ranges_keep);
   const TileBits keeps = dropout_keeps<N>(head, place);
   for_each_element<N>([&](int n, int e) {
     const RowTerms row = terms(n, e);
@@ -84,9 +83,11 @@ __device__ void to_gradients(WarpTile<N>& s, WarpTile<N>& dp, WarpTile<N>& slope
 
 // Gradient by logits to gradient by scaled scores, in place.
 template <int N>
-__device__ void through_slope(WarpTile<N>& gradient, const WarpTile<N>& slope) {
-  for_each_element<N>(
-      [&](int n, int e) { gradient[n][e] = gradient[n][e] == 0.0f ? 0.0f : gradient[n][e] * slope[n][e]; });
+__device__ void through_slope(WarpTile<N>& gradient, const FeatureTile<N>& features, const HeadRule& head) {
+  if (head.plain) return;
+  for_each_element<N>([&](int n, int e) {
+    gradient[n][e] = gradient[n][e] == 0.0f ? 0.0f : gradient[n][e] * features.slope[4 * n + e];
+  });
 }
 
 // The scores of a warp's tile: products, or the additive score.
@@ -118,17 +119,18 @@ __device__ inline void load_vector(float* vector, int length, const LogitRule& r
 }
 
 // The cosine score depends on directions alone: its gradient has no part along the vector itself. Each warp keeps its
-// raw scores in shared memory (every lane its own elements), and the rows sum what has to be taken out.
+// raw scores in shared memory (every lane its own elements), and the rows sum what has to be taken out, from the
+// gradients as the product will round them.
 template <int N>
 __device__ void keep_scores(float* kept, const WarpTile<N>& s) {
   for_each_element<N>([&](int n, int e) {
     kept[(4 * n + e) * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)] = s[n][e];
   });
 }
-template <int N>
+template <class Compute, int N>
 __device__ void sum_along(float (&along)[2], const float* kept, const WarpTile<N>& gradient) {
   for_each_element<N>([&](int n, int e) {
-    const float g = gradient[n][e];
+    const float g = static_cast<float>(Compute(gradient[n][e]));
     if (g != 0.0f) along[e / 2] += g * kept[(4 * n + e) * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)];
   });
 }

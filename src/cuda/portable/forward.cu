@@ -1,5 +1,7 @@
 // Choice and launch of the forward pass with all its statistics.
 
+#include <algorithm>
+
 #include "cuda/common/make_rule.h"
 #include "cuda/launch/device.h"
 #include "cuda/portable/element.h"

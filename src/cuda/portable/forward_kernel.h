@@ -160,7 +160,8 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
       }
       const TilePlace<Rows::queries> at{first_row + warp_row, key};
       const Range tile_rows{first_row, first_row + Shape::kOwned};
-      to_logits<kKeys / 8>(s, nullptr, head, at, args.rule.ranges_keep(tile_rows, {key, key + kKeys}, sequence));
+      FeatureTile<kKeys / 8> features;
+      to_logits<kKeys / 8>(s, features, head, at, args.rule.ranges_keep(tile_rows, {key, key + kKeys}, sequence));
       float factor[2];
       online_softmax<kKeys / 8>(s, sums, factor, head, at, with_moments);
       for_each_element<Columns / 8>([&](int n, int e) { o[n][e] *= factor[e / 2]; });

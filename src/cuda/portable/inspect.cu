@@ -12,7 +12,7 @@ void launch_column_mass(const InspectArguments& args, cudaStream_t stream) {
     using Shape = TileShape<Compute>;
     const int columns = round_up(args.rule.head_dim, kDepthStep);
     const int tile_bytes =
-        (Shape::kOwned + Shape::kBackwardStream) * pitch_of<Compute>(columns) * static_cast<int>(sizeof(Compute));
+        (Shape::kOwned + Shape::kStream) * pitch_of<Compute>(columns) * static_cast<int>(sizeof(Compute));
     InspectArguments placed = args;
     placed.key_blocks = (args.rule.kv_len + Shape::kOwned - 1) / Shape::kOwned;
     launch(column_mass_kernel<Compute, additive.value>, "the column mass kernel",

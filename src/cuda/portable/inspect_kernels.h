@@ -14,7 +14,7 @@ template <class Compute, bool Additive>
 __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
     column_mass_kernel(const __grid_constant__ InspectArguments args) {
   using Shape = TileShape<Compute>;
-  constexpr int kStream = Shape::kBackwardStream, N = kStream / 8;
+  constexpr int kStream = Shape::kStream, N = kStream / 8;
   extern __shared__ __align__(16) unsigned char shared_memory[];
   const LogitRule& rule = args.rule;
   const BlockPlace place = BlockPlace::of(rule.heads, args.key_blocks, 1);
@@ -49,7 +49,8 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
     clear<N>(s);
     add_scores<Compute, N, Additive>(s, k_tile + warp_row * pitch, q_tile, pitch, vector, rule.head_dim);
     const TilePlace<Rows::keys> at{query, first_key + warp_row};
-    to_logits<N>(s, nullptr, head, at, false);
+    FeatureTile<N> features;
+    to_logits<N>(s, features, head, at, false);
     for_each_element<N>([&](int n, int e) {
       const int i = at.query(n, e);
       const float lse = i < sequence.q_len ? args.lse(sequence.entry, head.head, sequence.q_begin + i) : -INFINITY;

@@ -96,22 +96,46 @@ __device__ void add_tile_by_columns(WarpTile<N>& c, const WarpTile<K>& p, const 
   }
 }
 
-// The same, passing over the zeros of p: what stands behind a key of weight 0 may be NaN or infinite and must not show.
-// Taken only by blocks that saw such a value.
+// Tiles in memory: what crosses the call below.
+template <int N, int K>
+struct CarefulTiles {
+  float c[N][4], p[K][4];
+};
+
 template <class Compute, int N, int K>
-__device__ void add_tile_by_columns_carefully(WarpTile<N>& c, const WarpTile<K>& p, const Compute* b, int pitch) {
-#pragma unroll 1
+__device__ __noinline__ void add_carefully(CarefulTiles<N, K>& tiles, const Compute* b, int pitch) {
   for (int k = 0; k < 8 * K; ++k) {
-    const float p0 = from_row<K>(p, k, 0), p1 = from_row<K>(p, k, 1);
-#pragma unroll
+    const int owner = lane_index() / 4 * 4 + k % 8 / 2;
+    const float p0 = __shfl_sync(0xffffffffu, tiles.p[k / 8][k % 2], owner);
+    const float p1 = __shfl_sync(0xffffffffu, tiles.p[k / 8][2 + k % 2], owner);
     for (int n = 0; n < N; ++n) {
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         const float x = static_cast<float>(b[k * pitch + fragment_column(n, e)]);
-        if (p0 != 0.0f) c[n][e] = fmaf(p0, x, c[n][e]);
-        if (p1 != 0.0f) c[n][e + 2] = fmaf(p1, x, c[n][e + 2]);
+        if (p0 != 0.0f) tiles.c[n][e] = fmaf(p0, x, tiles.c[n][e]);
+        if (p1 != 0.0f) tiles.c[n][e + 2] = fmaf(p1, x, tiles.c[n][e + 2]);
       }
     }
+  }
+}
+
+// The same product, passing over the zeros of p: what stands behind a key of weight 0 may be NaN or infinite and must
+// not show. Taken only by blocks that saw such a value.
+template <class Compute, int N, int K>
+__device__ void add_tile_by_columns_carefully(WarpTile<N>& c, const WarpTile<K>& p, const Compute* b, int pitch) {
+  CarefulTiles<N, K> tiles;
+#pragma unroll
+  for (int e = 0; e < 4; ++e) {
+#pragma unroll
+    for (int n = 0; n < N; ++n) tiles.c[n][e] = c[n][e];
+#pragma unroll
+    for (int k = 0; k < K; ++k) tiles.p[k][e] = p[k][e];
+  }
+  add_carefully<Compute, N, K>(tiles, b, pitch);
+#pragma unroll
+  for (int e = 0; e < 4; ++e) {
+#pragma unroll
+    for (int n = 0; n < N; ++n) c[n][e] = tiles.c[n][e];
   }
 }
 

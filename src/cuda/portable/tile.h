@@ -13,9 +13,12 @@ template <class Compute>
 struct TileShape {
   static constexpr int kWarps = sizeof(Compute) == 2 ? 4 : 2;
   static constexpr int kThreads = 32 * kWarps;
-  static constexpr int kOwned = 16 * kWarps;                              // rows that stay
-  static constexpr int kBackwardStream = sizeof(Compute) == 2 ? 32 : 16;  // rows that stream past
+  static constexpr int kOwned = 16 * kWarps;                      // rows that stay
+  static constexpr int kStream = sizeof(Compute) == 2 ? 32 : 16;  // rows that stream past, backward
 };
+// The same for kernels that have `Columns` of a gradient in registers: narrow ones have room for more.
+template <class Compute, int Columns>
+inline constexpr int kBackwardStream = sizeof(Compute) == 2 && Columns <= 64 ? 64 : TileShape<Compute>::kStream;
 // Keys that stream past a block of the forward pass, which has `Columns` of the output in registers.
 template <class Compute, int Columns>
 inline constexpr int kForwardStream = sizeof(Compute) == 2 && Columns <= 128 ? 64 : 32;

@@ -13,7 +13,7 @@ namespace rootdk::cuda::portable {
 // tile c is ratio * a - c, counted from the smallest.
 template <class Compute>
 struct DistanceLayout {
-  static constexpr int kOwned = TileShape<Compute>::kOwned, kStream = TileShape<Compute>::kBackwardStream;
+  static constexpr int kOwned = TileShape<Compute>::kOwned, kStream = TileShape<Compute>::kStream;
   static constexpr int kRatio = kOwned / kStream;
   static constexpr int kDiagonals = kOwned + kStream - 1;
   __host__ __device__ static int offsets(int row_tiles, int key_tiles) {
@@ -23,10 +23,10 @@ struct DistanceLayout {
 
 // Adds the gradient by the logits of one tile to `sum`.
 template <class Compute, bool Additive>
-__device__ void add_logit_gradients(WarpTile<TileShape<Compute>::kBackwardStream / 8>& sum,
-                                    const BackwardArguments& args, const HeadRule& head, int first_row, int first_key) {
+__device__ void add_logit_gradients(WarpTile<TileShape<Compute>::kStream / 8>& sum, const BackwardArguments& args,
+                                    const HeadRule& head, int first_row, int first_key) {
   using Shape = TileShape<Compute>;
-  constexpr int kStream = Shape::kBackwardStream, N = kStream / 8;
+  constexpr int kStream = Shape::kStream, N = kStream / 8;
   extern __shared__ __align__(16) unsigned char shared_memory[];
   const LogitRule& rule = args.rule;
   const Sequence& sequence = head.sequence;
@@ -36,7 +36,7 @@ __device__ void add_logit_gradients(WarpTile<TileShape<Compute>::kBackwardStream
   const Range keys = rule.keys_of(rows, sequence);
   if (tile_keys.end <= keys.begin || tile_keys.begin >= keys.end || head.block_mask_drops(rows, tile_keys)) return;
 
-  const BackwardShared<Compute> shared(args);
+  const BackwardShared<Compute, kStream> shared(args);
   Compute* const q_tile = reinterpret_cast<Compute*>(shared_memory);
   Compute* const do_tile = q_tile + shared.owned_value();
   Compute* const k_tile = q_tile + shared.stream_head(0);
@@ -58,7 +58,8 @@ __device__ void add_logit_gradients(WarpTile<TileShape<Compute>::kBackwardStream
   __syncthreads();
 
   const int warp_row = 16 * warp_index();
-  WarpTile<N> s, dp, slope;  // [16 queries of the warp, kStream keys]
+  WarpTile<N> s, dp;  // [16 queries of the warp, kStream keys]
+  FeatureTile<N> features;
   clear<N>(s);
   clear<N>(dp);
   add_scores<Compute, N, Additive>(s, q_tile + warp_row * shared.head_pitch, k_tile, shared.head_pitch, vector,
@@ -67,7 +68,7 @@ __device__ void add_logit_gradients(WarpTile<TileShape<Compute>::kBackwardStream
                                round_up(rule.value_dim, kDepthStep));
   const RowTerms terms[2] = {load_terms(args.terms, head, first_row + warp_row + fragment_row(0)),
                              load_terms(args.terms, head, first_row + warp_row + fragment_row(2))};
-  to_gradients<N>(s, dp, slope, head, TilePlace<Rows::queries>{first_row + warp_row, first_key},
+  to_gradients<N>(s, dp, features, head, TilePlace<Rows::queries>{first_row + warp_row, first_key},
                   rule.ranges_keep({first_row, first_row + Shape::kOwned}, {first_key, first_key + kStream}, sequence),
                   [&](int, int e) { return terms[e / 2]; });
   for_each_element<N>([&](int n, int e) { sum[n][e] += dp[n][e]; });
@@ -98,7 +99,7 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
     tile_sum_kernel(const __grid_constant__ TileSumArguments args) {
   using Shape = TileShape<Compute>;
   using Distances = DistanceLayout<Compute>;
-  constexpr int kOwned = Shape::kOwned, kStream = Shape::kBackwardStream, N = kStream / 8;
+  constexpr int kOwned = Shape::kOwned, kStream = Shape::kStream, N = kStream / 8;
   extern __shared__ __align__(16) unsigned char shared_memory[];
   const LogitRule& rule = args.backward.rule;
   WarpTile<N> sum;

@@ -70,7 +70,7 @@ class BackwardKernel {
   static constexpr int kRows = Gemm::kRows;
   static constexpr int kPanel = Gemm::kPanel;
 
-  // The operands of a tile stay in L2.
+  // The operands of a tile stay in L2. A multiple of kRows leaves no rest in the transposed products.
   static int key_block(int head_dim, int value_dim) { return head_dim + value_dim <= 512 ? 192 : 128; }
 
   explicit BackwardKernel(const BackwardTile& tile)

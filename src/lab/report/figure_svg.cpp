@@ -166,14 +166,24 @@ class Drawing {
     axes(x, y, false);
     const double slot = (kWidth - kRight - kLeft) / static_cast<double>(groups);
     const double width = slot * 0.7 / static_cast<double>(figure_.series.size());
+    struct BarValue {
+      double x, y, value;
+    };
+    std::vector<BarValue> values;
     for (std::size_t s = 0; s < figure_.series.size(); ++s) {
       for (std::size_t g = 0; g < figure_.series[s].y.size(); ++g) {
         const double value = figure_.series[s].y[g], top = y.pixel(value);
         const double left = kLeft + slot * (static_cast<double>(g) + 0.15) + width * static_cast<double>(s);
         out_ << "<rect class=\"bar c" << s % 8 << "\" x=\"" << left << "\" y=\"" << top << "\" width=\"" << width * 0.94
              << "\" height=\"" << foot_ - top << "\"/>";
-        text(left + width / 2, top - 4, "tick", "middle", tick_text(value));
+        values.push_back({left + width / 2, top - 4, value});
       }
+    }
+    // After all bars, so that none covers a number; tiny values as powers of ten, to fit above a bar.
+    for (const BarValue& bar : values) {
+      char tiny[16];
+      std::snprintf(tiny, sizeof tiny, "%.0e", bar.value);
+      text(bar.x, bar.y, "tick", "middle", bar.value > 0 && bar.value < 1e-3 ? tiny : tick_text(bar.value));
     }
     for (std::size_t g = 0; g < figure_.column_labels.size(); ++g) {
       text(kLeft + slot * (static_cast<double>(g) + 0.5), foot_ + 17, "tick", "middle", figure_.column_labels[g]);

@@ -269,8 +269,9 @@ std::string heat_map(const Figure& figure) {
   const double right = left + cell * static_cast<double>(columns), foot = kTop + cell * static_cast<double>(rows);
   const double width = std::max(right + margin, 16 + text_width(figure.title, 9)), height = foot + margin + 26;
   std::ostringstream out;
-  out << "<svg class=\"figure heat\" viewBox=\"0 0 " << width << ' ' << height << "\" role=\"img\" aria-label=\""
-      << escape_html(figure.title) << "\"><title>" << escape_html(figure.title) << "</title>";
+  out << "<svg class=\"figure heat\" style=\"max-width:" << std::lround(1.2 * width) << "px\" viewBox=\"0 0 " << width
+      << ' ' << height << "\" role=\"img\" aria-label=\"" << escape_html(figure.title) << "\"><title>"
+      << escape_html(figure.title) << "</title>";
   out << "<text class=\"title\" x=\"8\" y=\"18\">" << escape_html(figure.title) << "</text>";
   for (std::size_t r = 0; r < rows; ++r) {
     for (std::size_t c = 0; c < columns; ++c) {

@@ -30,7 +30,7 @@ svg .name { font-size: 14px; font-weight: 600; fill: var(--ink); text-anchor: mi
 .dot.c0, .bar.c0 { fill: var(--c0); } .dot.c1, .bar.c1 { fill: var(--c1); } .dot.c2, .bar.c2 { fill: var(--c2); } .dot.c3, .bar.c3 { fill: var(--c3); }
 .dot.c4, .bar.c4 { fill: var(--c4); } .dot.c5, .bar.c5 { fill: var(--c5); } .dot.c6, .bar.c6 { fill: var(--c6); } .dot.c7, .bar.c7 { fill: var(--c7); }
 .scroll { overflow-x: auto; } table { border-collapse: collapse; font-size: .9rem; min-width: 100%; }
-th, td { text-align: left; padding: .25rem .6rem; border-bottom: 1px solid var(--edge); } td.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+th, td { text-align: left; padding: .25rem .6rem; border-bottom: 1px solid var(--edge); } th + th { text-align: right; } td.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 details summary { cursor: pointer; color: var(--soft); } math { font-size: 1.08em; } math[display=block] { margin: .6rem 0; }
 .two { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 22rem), 1fr)); gap: 1rem; } .two .card { margin: 0; } ol.steps > li { margin: .5rem 0; }
 nav.verdicts { columns: 2; font-size: .92rem; } nav.verdicts a { display: block; text-decoration: none; color: var(--ink); padding: .12rem 0; }

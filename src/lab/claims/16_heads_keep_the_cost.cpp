@@ -15,7 +15,7 @@ Finding heads_keep_the_cost(const Bench& bench) {
   Figure figure{
       .title = "Attention time over the number of heads",
       .x_label = "heads",
-      .y_label = "milliseconds",
+      .y_label = "ms of processor time",
       .caption =
           "d_model = 512 throughout: heads x d_k is constant, and so are the products. One softmax a head is not.",
       .log_x = true,

@@ -170,12 +170,20 @@ std::vector<std::int32_t> Subject::ids_of(std::string_view text) const {
   return tokenizer_->encode(text);
 }
 
+// What each token adds to the text: decoded behind its neighbour, because the first token of a text loses its space.
 std::vector<std::string> Subject::texts_of(const std::vector<std::int32_t>& ids) const {
   std::vector<std::string> texts;
-  for (std::int32_t id : ids) {
-    std::string text = tokenizer_ ? tokenizer_->decode(std::span(&id, 1), true) : std::to_string(id);
-    if (tokenizer_ && text.empty()) text = tokenizer_->token(id);
-    texts.push_back(std::move(text));
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    if (!tokenizer_) {
+      texts.push_back(std::to_string(ids[i]));
+      continue;
+    }
+    const std::size_t begin = i > 0 ? i - 1 : 0;
+    const std::string before = tokenizer_->decode(std::span(ids).subspan(begin, i - begin), true);
+    std::string text = tokenizer_->decode(std::span(ids).subspan(begin, i + 1 - begin), true);
+    text =
+        text.starts_with(before) ? text.substr(before.size()) : tokenizer_->decode(std::span(ids).subspan(i, 1), true);
+    texts.push_back(text.empty() ? tokenizer_->token(ids[i]) : text);
   }
   return texts;
 }

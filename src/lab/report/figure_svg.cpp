@@ -166,14 +166,24 @@ class Drawing {
     axes(x, y, false);
     const double slot = (kWidth - kRight - kLeft) / static_cast<double>(groups);
     const double width = slot * 0.7 / static_cast<double>(figure_.series.size());
+    struct BarValue {
+      double x, y, value;
+    };
+    std::vector<BarValue> values;
     for (std::size_t s = 0; s < figure_.series.size(); ++s) {
       for (std::size_t g = 0; g < figure_.series[s].y.size(); ++g) {
         const double value = figure_.series[s].y[g], top = y.pixel(value);
         const double left = kLeft + slot * (static_cast<double>(g) + 0.15) + width * static_cast<double>(s);
         out_ << "<rect class=\"bar c" << s % 8 << "\" x=\"" << left << "\" y=\"" << top << "\" width=\"" << width * 0.94
              << "\" height=\"" << foot_ - top << "\"/>";
-        text(left + width / 2, top - 4, "tick", "middle", tick_text(value));
+        values.push_back({left + width / 2, top - 4, value});
       }
+    }
+    // After all bars, so that none covers a number; tiny values as powers of ten, to fit above a bar.
+    for (const BarValue& bar : values) {
+      char tiny[16];
+      std::snprintf(tiny, sizeof tiny, "%.0e", bar.value);
+      text(bar.x, bar.y, "tick", "middle", bar.value > 0 && bar.value < 1e-3 ? tiny : tick_text(bar.value));
     }
     for (std::size_t g = 0; g < figure_.column_labels.size(); ++g) {
       text(kLeft + slot * (static_cast<double>(g) + 0.5), foot_ + 17, "tick", "middle", figure_.column_labels[g]);
@@ -259,8 +269,9 @@ std::string heat_map(const Figure& figure) {
   const double right = left + cell * static_cast<double>(columns), foot = kTop + cell * static_cast<double>(rows);
   const double width = std::max(right + margin, 16 + text_width(figure.title, 9)), height = foot + margin + 26;
   std::ostringstream out;
-  out << "<svg class=\"figure heat\" viewBox=\"0 0 " << width << ' ' << height << "\" role=\"img\" aria-label=\""
-      << escape_html(figure.title) << "\"><title>" << escape_html(figure.title) << "</title>";
+  out << "<svg class=\"figure heat\" style=\"max-width:" << std::lround(1.2 * width) << "px\" viewBox=\"0 0 " << width
+      << ' ' << height << "\" role=\"img\" aria-label=\"" << escape_html(figure.title) << "\"><title>"
+      << escape_html(figure.title) << "</title>";
   out << "<text class=\"title\" x=\"8\" y=\"18\">" << escape_html(figure.title) << "</text>";
   for (std::size_t r = 0; r < rows; ++r) {
     for (std::size_t c = 0; c < columns; ++c) {

@@ -95,6 +95,9 @@ class Parser {
     ++at_;
     if (std::isalpha(static_cast<unsigned char>(c))) return "<mi>" + std::string(1, c) + "</mi>";
     if (c == '-') return "<mo>−</mo>";
+    // Without a mathematical font a browser stretches fences far beyond what they hold.
+    if (c == '(' || c == ')' || c == '[' || c == ']') return "<mo stretchy=\"false\">" + std::string(1, c) + "</mo>";
+    if (c == '|') return "<mo stretchy=\"false\" lspace=\"0\" rspace=\"0\">|</mo>";
     return "<mo>" + escape_html(std::string_view(&c, 1)) + "</mo>";
   }
 

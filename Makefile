@@ -4,9 +4,10 @@
 #   make check    sanitizers, threads, fuzzing and cross-compiled targets
 #   make bench    the benchmark grid, into docs/
 #   make format   clang-format over the tree
+#   make wheel    a Python wheel with the library and the command line, into dist/
 #   make install  into PREFIX (default /usr/local)
 
-.PHONY: run build test check bench format install clean
+.PHONY: run build test check bench format wheel install clean
 PREFIX ?= /usr/local
 
 run: build
@@ -14,11 +15,11 @@ run: build
 
 build:
 	@scripts/setup.sh build
-	@scripts/build.sh release -DROOTDK_TESTS=OFF
+	@scripts/build.sh release all -DROOTDK_TESTS=OFF
 
 test:
 	@scripts/setup.sh test
-	@scripts/test.sh release
+	@scripts/test.sh release all
 
 check:
 	@scripts/setup.sh check
@@ -32,8 +33,12 @@ format:
 	@scripts/setup.sh format
 	@git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs clang-format-14 -i
 
+wheel: build
+	@scripts/setup.sh wheel
+	@python3 scripts/build_wheel.py build dist
+
 install: build
 	@cmake --install build --prefix $(PREFIX)
 
 clean:
-	rm -rf build build-*
+	rm -rf build build-* dist

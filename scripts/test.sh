@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Builds a preset and runs its tests; closes on a line 'N passed, N failed, N skipped'.
-# usage: scripts/test.sh PRESET [ctest arguments]
+# Builds a target of a preset and runs its tests; closes on a line 'N passed, N failed, N skipped'.
+# usage: scripts/test.sh PRESET TARGET [ctest arguments]
 set -euo pipefail
 cd "$(dirname "$0")/.."
-preset=$1
-shift
+preset=$1 target=$2
+shift 2
 case $preset in
   release) folder=build ;;
   asan-ubsan) folder=build-asan ;;
@@ -12,7 +12,7 @@ case $preset in
 esac
 
 echo "== $preset: build"
-scripts/build.sh "$preset" -DROOTDK_TESTS=ON
+scripts/build.sh "$preset" "$target" -DROOTDK_TESTS=ON
 
 echo "== $preset: test"
 status=0

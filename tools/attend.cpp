@@ -55,9 +55,9 @@ class AttendCall {
                                .sum_p2 = result("stats_sum_p2", small, {batch, heads, q_len}),
                                .column_mass = result("stats_column_mass", small, {batch, heads, kv_len})};
     lse_ = stats.lse;
+    require_known_target(explain(q_, k_, v_, out_, params_, stats, execution_), target_);
+    take_workspace(attention_workspace(q_, k_, v_, out_, params_, stats));
     const Explanation explanation = explain(q_, k_, v_, out_, params_, stats, execution_);
-    require_known_target(explanation, target_);
-    if (!explanation.chosen.empty()) take_workspace(attention_workspace(q_, k_, v_, out_, params_, stats));
     return timed(explanation, [&] { attention(q_, k_, v_, out_, params_, stats, execution_); });
   }
 
@@ -73,8 +73,8 @@ class AttendCall {
                                        .sinks = gradient("sinks", params_.sinks),
                                        .additive_v = gradient("additive_v", params_.additive_v),
                                        .column_mass = {}};
+    take_workspace(attention_backward_workspace(saved, upstream, gradients, params_));
     const Explanation explanation = explain_backward(saved, upstream, gradients, params_, execution_);
-    if (!explanation.chosen.empty()) take_workspace(attention_backward_workspace(saved, upstream, gradients, params_));
     return timed(explanation, [&] { attention_backward(saved, upstream, gradients, params_, execution_); });
   }
 

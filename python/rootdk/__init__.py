@@ -11,18 +11,48 @@ and gives back the kind it was given. `rootdk.torch` has PyTorch operators with 
 """
 
 from ._abi import version as _version
-from ._attention import (Explanation, attention, attention_backward, dropout_keeps, explain, merge_states)
+from ._attention import Explanation, attention, attention_backward, dropout_keeps, explain, merge_states
 from ._buffer import Buffer
-from ._positions import (RopeParams, add_learned_positions, add_learned_positions_backward, alibi_slopes, rope,
-                         rope_backward, rope_frequencies, sinusoidal_positions, t5_bucket, t5_relative_table,
-                         t5_relative_table_backward, transformer_xl_bias, transformer_xl_bias_backward)
+from ._positions import (
+    RopeParams,
+    add_learned_positions,
+    add_learned_positions_backward,
+    alibi_slopes,
+    rope,
+    rope_backward,
+    rope_frequencies,
+    sinusoidal_positions,
+    t5_bucket,
+    t5_relative_table,
+    t5_relative_table_backward,
+    transformer_xl_bias,
+    transformer_xl_bias_backward,
+)
 from ._result import AttentionResult, HeadSummary
 
-__version__: str = _version().decode()  # type: ignore[attr-defined]
+__version__: str = _version().decode()
 
 __all__ = [
-    "AttentionResult", "Buffer", "Explanation", "HeadSummary", "RopeParams", "add_learned_positions",
-    "add_learned_positions_backward", "alibi_slopes", "attention", "attention_backward", "dropout_keeps", "explain",
-    "merge_states", "rope", "rope_backward", "rope_frequencies", "sinusoidal_positions", "t5_bucket",
-    "t5_relative_table", "t5_relative_table_backward", "transformer_xl_bias", "transformer_xl_bias_backward",
+    "AttentionResult",
+    "Buffer",
+    "Explanation",
+    "HeadSummary",
+    "RopeParams",
+    "add_learned_positions",
+    "add_learned_positions_backward",
+    "alibi_slopes",
+    "attention",
+    "attention_backward",
+    "dropout_keeps",
+    "explain",
+    "merge_states",
+    "rope",
+    "rope_backward",
+    "rope_frequencies",
+    "sinusoidal_positions",
+    "t5_bucket",
+    "t5_relative_table",
+    "t5_relative_table_backward",
+    "transformer_xl_bias",
+    "transformer_xl_bias_backward",
 ]

@@ -9,7 +9,7 @@ import ctypes.util
 import os
 import struct
 from pathlib import Path
-from typing import Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, List, Tuple, Type
 
 F32, BF16, F16, F64, I32, I64, BOOL, I8 = range(8)
 DTYPE_NAMES = ("f32", "bf16", "f16", "f64", "i32", "i64", "bool", "i8")
@@ -152,9 +152,9 @@ class RopeParams(ctypes.Structure):
 _CODES = {_int32: "i", _int64: "q", ctypes.c_uint64: "Q", _double: "d", _pointer: "P", _size: "N"}
 
 
-def packer(structure: type) -> struct.Struct:
+def packer(structure: Type[ctypes.Structure]) -> struct.Struct:
     """Packs the fields of a ctypes structure in their order, with the compiler's own padding."""
-    result = struct.Struct("@" + "".join(_CODES[kind] for _, kind in structure._fields_))
+    result = struct.Struct("@" + "".join(_CODES[kind] for _, kind in structure._fields_))  # type: ignore[misc]
     assert result.size == ctypes.sizeof(structure), structure.__name__
     return result
 
@@ -219,17 +219,17 @@ _path = library_path()
 _library = ctypes.CDLL(_path)
 
 
-def _function(name: str, result: object, arguments: list) -> Callable[..., int]:
+def _function(name: str, result: Any, arguments: List[Any]) -> Callable[..., Any]:
     try:
         function = getattr(_library, "rootdk_" + name)
     except AttributeError:
         raise ImportError(f"rootdk: {_path} has no function rootdk_{name}; it belongs to another version") from None
     function.restype = result
     function.argtypes = arguments
-    return function
+    return function  # type: ignore[no-any-return]
 
 
-def _status_function(name: str, *arguments: object) -> Callable[..., int]:
+def _status_function(name: str, *arguments: Any) -> Callable[..., int]:
     return _function(name, _int32, list(arguments))
 
 
@@ -267,7 +267,7 @@ def check(status: int) -> None:
         raise _ERRORS.get(status, RuntimeError)(last_error().decode("utf-8", "replace"))
 
 
-_targets: Dict[str, ctypes.c_char_p] = {}
+_targets: Dict[str, Any] = {}
 
 
 def target_address(name: str) -> int:

@@ -72,8 +72,15 @@ class NumpyKind(Kind):
 
     def __init__(self, numpy: Any) -> None:
         self.numpy = numpy
-        types = {"float32": _abi.F32, "float16": _abi.F16, "float64": _abi.F64, "int32": _abi.I32, "int64": _abi.I64,
-                 "bool": _abi.BOOL, "int8": _abi.I8}
+        types = {
+            "float32": _abi.F32,
+            "float16": _abi.F16,
+            "float64": _abi.F64,
+            "int32": _abi.I32,
+            "int64": _abi.I64,
+            "bool": _abi.BOOL,
+            "int8": _abi.I8,
+        }
         self._codes: Dict[Any, int] = {numpy.dtype(name): code for name, code in types.items()}
         self._types = {code: dtype for dtype, code in self._codes.items()}
 
@@ -127,10 +134,18 @@ class TorchKind(Kind):
 
     def __init__(self, torch: Any) -> None:
         self.torch = torch
-        self._codes = {torch.float32: _abi.F32, torch.bfloat16: _abi.BF16, torch.float16: _abi.F16,
-                       torch.float64: _abi.F64, torch.int32: _abi.I32, torch.int64: _abi.I64, torch.bool: _abi.BOOL,
-                       torch.int8: _abi.I8}
+        self._codes = {
+            torch.float32: _abi.F32,
+            torch.bfloat16: _abi.BF16,
+            torch.float16: _abi.F16,
+            torch.float64: _abi.F64,
+            torch.int32: _abi.I32,
+            torch.int64: _abi.I64,
+            torch.bool: _abi.BOOL,
+            torch.int8: _abi.I8,
+        }
         self._types = {code: dtype for dtype, code in self._codes.items()}
+        self._plain = (torch.Tensor, torch.nn.Parameter)
         compiler = getattr(torch, "compiler", None)
         self._is_compiling: Callable[[], bool] = getattr(compiler, "is_compiling", lambda: False)
 
@@ -175,7 +190,7 @@ class TorchKind(Kind):
         return bool(x.is_cuda)
 
     def needs_operator(self, q: Any, k: Any, v: Any, tensors: Optional[Dict[str, Any]]) -> bool:
-        if self._is_compiling():
+        if self._is_compiling() or type(q) not in self._plain:  # subclasses see what they are used for
             return True
         if not (q.requires_grad or k.requires_grad or v.requires_grad):
             if not tensors or not any(getattr(x, "requires_grad", False) for x in tensors.values()):
@@ -245,8 +260,10 @@ def native_kind(x: Any) -> Optional[Kind]:
 def kind_of(x: Any, name: str) -> Kind:
     kind = _kinds.get(type(x)) or native_kind(x)
     if kind is None:
-        raise TypeError(f"rootdk: {name} is a {type(x).__name__}, expected a NumPy array, a PyTorch tensor, or an object "
-                        "with __dlpack__ or the buffer protocol")
+        raise TypeError(
+            f"rootdk: {name} is a {type(x).__name__}, expected a NumPy array, a PyTorch tensor, or an object "
+            "with __dlpack__ or the buffer protocol"
+        )
     return kind
 
 
@@ -285,20 +302,29 @@ def _import(x: Any, name: str) -> Any:
             import torch
         except ImportError:
             raise TypeError(f"rootdk: {name} lies on a CUDA device; without PyTorch only CPU memory is taken") from None
-        return torch.from_dlpack(x)
+        return torch.utils.dlpack.from_dlpack(x)
     raise TypeError(f"rootdk: {name} lies on a device of DLPack type {device_type}, neither CPU (1) nor CUDA (2)")
 
 
 def _exporter(x: Any) -> Callable[[Any], Any]:
-    """How a result goes back to whoever gave x: its own from_dlpack, a memoryview, or NumPy's from_dlpack."""
+    """How a result goes back to whoever gave x: its own from_dlpack, a memoryview, or NumPy."""
     if not hasattr(x, "__dlpack__"):
         return lambda result: result.memoryview()
     namespace = x.__array_namespace__() if hasattr(x, "__array_namespace__") else None
     root = sys.modules.get(type(x).__module__.partition(".")[0])
-    for owner in (namespace, root, sys.modules.get("numpy")):
+    for owner in (namespace, root):
         if hasattr(owner, "from_dlpack"):
             return owner.from_dlpack  # type: ignore[union-attr, no-any-return]
-    return lambda result: result
+    return _to_numpy
+
+
+def _to_numpy(result: Any) -> Any:
+    """For objects whose library is unknown: a NumPy array where NumPy is there and has the type, else the result itself,
+    which speaks DLPack."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None or not isinstance(result, Buffer) or result.code == _abi.BF16:
+        return result
+    return numpy.from_dlpack(result)
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -7,68 +7,11 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 from . import _abi
 from ._abi import give_arena, take_arena
 from ._arrays import Kind, kind_of, require_kind, small_code, takes_any_array
-from ._params import (OFFSETS, DIFFERENTIABLE, Params, Window, pair, write_execution, write_output, write_qkv,
-                      write_tensor)
+from ._params import OFFSETS, DIFFERENTIABLE, Params, Window, write_execution, write_output, write_qkv, write_tensor
 from ._result import AttentionResult
+from ._stats import StatsRequest, write_stats
 
-ROW_STATS = ("lse", "max_logit", "max_weight", "entropy", "sum_p2")
 _K, _V, _OUT = OFFSETS["k"], OFFSETS["v"], OFFSETS["out"]
-
-
-class StatsRequest(NamedTuple):
-    """Which statistics a call computes."""
-
-    names: Tuple[str, ...] = ()  # of ROW_STATS and column_mass
-    map_size: Optional[Tuple[int, int]] = None
-    weights: Any = False  # True: all rows; else the rows
-    stride: int = 1
-
-    @classmethod
-    def make(cls, stats: Union[bool, str, Sequence[str]], map_size: Union[None, int, Tuple[int, int]], weights: Any,
-             stride: int) -> Optional["StatsRequest"]:
-        """None where nothing is asked for."""
-        wants_weights = weights is not None and weights is not False
-        if not stats and map_size is None and not wants_weights:
-            return None
-        names: Tuple[str, ...] = ()
-        if stats is True:
-            names = ROW_STATS + ("column_mass",)
-        elif stats:
-            names = (stats,) if isinstance(stats, str) else tuple(stats)
-            for name in names:
-                if name not in ROW_STATS + ("column_mass",):
-                    raise ValueError(f"rootdk: stats has {name!r}, expected some of "
-                                     + ", ".join(ROW_STATS + ("column_mass",)))
-        return cls(names, None if map_size is None else pair(map_size, "map_size"),
-                   weights if wants_weights else False, stride)
-
-    def allocate(self, kind: Kind, q: Any, k: Any) -> Dict[str, Any]:
-        """The arrays that the call fills, by name; weight_rows among them where rows are chosen."""
-        batch, heads, q_len, _ = q.shape
-        kv_len = k.shape[2]
-        code = small_code(kind.code(q, "q"))
-        arrays = {name: kind.empty((batch, heads, kv_len if name == "column_mass" else q_len), code, q)
-                  for name in self.names}
-        if self.map_size is not None:
-            arrays["pooled_map"] = kind.empty((batch, heads) + self.map_size, code, q)
-        if self.weights is not False:
-            rows = q_len
-            if self.weights is not True:
-                chosen = self.weights
-                chosen = kind.from_list(chosen, _abi.I32, q) if isinstance(chosen, (list, tuple, range)) else chosen
-                arrays["weight_rows"] = kind.to_int32(chosen)
-                rows = arrays["weight_rows"].shape[0]
-            arrays["weights"] = kind.empty((batch, heads, rows, kv_len), code, q)
-        return arrays
-
-
-_STATS_FIELDS = ROW_STATS + ("column_mass", "pooled_map", "weights", "weight_rows")
-
-
-def write_stats(arena: _abi.Arena, kind: Kind, arrays: Dict[str, Any], stride: int) -> int:
-    addresses = [write_tensor(arena, kind, name, arrays.get(name), name) for name in _STATS_FIELDS]
-    _abi.STATS.pack_into(arena.memory, arena.stats, _abi.STATS.size, *addresses, stride)
-    return arena.base + arena.stats
 
 
 def _have_rank_4(q: Any, k: Any, v: Any) -> bool:
@@ -84,8 +27,15 @@ class _OnStream:
         self.torch, self.device = kind.torch, q.device
         self.stream = self.torch.cuda.current_stream(q.device).cuda_stream
 
-    def run(self, arena: _abi.Arena, function: Any, workspace: Any, arguments: Tuple[int, ...], target: Optional[str],
-            threads: Optional[int]) -> int:
+    def run(
+        self,
+        arena: _abi.Arena,
+        function: Any,
+        workspace: Any,
+        arguments: Tuple[int, ...],
+        target: Optional[str],
+        threads: Optional[int],
+    ) -> int:
         with self.torch.cuda.device(self.device):
             size = ctypes.c_size_t()
             _abi.check(workspace(*arguments, ctypes.addressof(size)))
@@ -94,8 +44,17 @@ class _OnStream:
             return int(function(*arguments, execution))
 
 
-def run_forward(kind: Kind, q: Any, k: Any, v: Any, params: Params, out: Any, stats: Optional[StatsRequest],
-                target: Optional[str], threads: Optional[int]) -> Tuple[Any, Optional[Dict[str, Any]]]:
+def run_forward(
+    kind: Kind,
+    q: Any,
+    k: Any,
+    v: Any,
+    params: Params,
+    out: Any,
+    stats: Optional[StatsRequest],
+    target: Optional[str],
+    threads: Optional[int],
+) -> Tuple[Any, Optional[Dict[str, Any]]]:
     """(out, the statistics by name)."""
     arena = take_arena()
     try:
@@ -123,15 +82,41 @@ def run_forward(kind: Kind, q: Any, k: Any, v: Any, params: Params, out: Any, st
 
 
 @takes_any_array
-def attention(q: Any, k: Any, v: Any, *, causal: bool = False, window: Window = None,
-              scale: Union[None, str, float] = None, temperature: float = 1.0, softcap: Optional[float] = None,
-              score: str = "dot", bias: Any = None, mask: Any = None, block_mask: Any = None,
-              block_size: Union[None, int, Tuple[int, int]] = None, kv_lengths: Any = None, q_starts: Any = None,
-              kv_starts: Any = None, max_q_len: int = 0, max_kv_len: int = 0, relative_table: Any = None,
-              relative_zero: int = 0, alibi_slopes: Any = None, sinks: Any = None, additive_v: Any = None,
-              dropout: float = 0.0, seed: int = 0, out: Any = None, stats: Union[bool, str, Sequence[str]] = False,
-              map_size: Union[None, int, Tuple[int, int]] = None, weights: Any = False, stats_stride: int = 1,
-              target: Optional[str] = None, threads: Optional[int] = None) -> Any:
+def attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    causal: bool = False,
+    window: Window = None,
+    scale: Union[None, str, float] = None,
+    temperature: float = 1.0,
+    softcap: Optional[float] = None,
+    score: str = "dot",
+    bias: Any = None,
+    mask: Any = None,
+    block_mask: Any = None,
+    block_size: Union[None, int, Tuple[int, int]] = None,
+    kv_lengths: Any = None,
+    q_starts: Any = None,
+    kv_starts: Any = None,
+    max_q_len: int = 0,
+    max_kv_len: int = 0,
+    relative_table: Any = None,
+    relative_zero: int = 0,
+    alibi_slopes: Any = None,
+    sinks: Any = None,
+    additive_v: Any = None,
+    dropout: float = 0.0,
+    seed: int = 0,
+    out: Any = None,
+    stats: Union[bool, str, Sequence[str]] = False,
+    map_size: Union[None, int, Tuple[int, int]] = None,
+    weights: Any = False,
+    stats_stride: int = 1,
+    target: Optional[str] = None,
+    threads: Optional[int] = None,
+) -> Any:
     """Scaled dot-product attention, softmax(q k^T scale / temperature + bias) v, without the n x n matrix.
 
     q is [batch, heads, q_len, head_dim], k [batch, kv_heads, kv_len, head_dim], v [batch, kv_heads, kv_len, value_dim],
@@ -168,9 +153,30 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool = False, window: Window = 
     Raises ValueError or TypeError, with the values in the message, before anything is written."""
     kind = kind_of(q, "q")
     request = StatsRequest.make(stats, map_size, weights, stats_stride)
-    params = Params(causal, window, scale, temperature, softcap, score, bias, mask, block_mask, block_size, kv_lengths,
-                    q_starts, kv_starts, max_q_len, max_kv_len, relative_table, relative_zero, alibi_slopes, sinks,
-                    additive_v, dropout, seed)
+    params = Params(
+        causal,
+        window,
+        scale,
+        temperature,
+        softcap,
+        score,
+        bias,
+        mask,
+        block_mask,
+        block_size,
+        kv_lengths,
+        q_starts,
+        kv_starts,
+        max_q_len,
+        max_kv_len,
+        relative_table,
+        relative_zero,
+        alibi_slopes,
+        sinks,
+        additive_v,
+        dropout,
+        seed,
+    )
     if kind.needs_operator(q, k, v, params.tensors):
         from .torch import _operator
 
@@ -182,10 +188,22 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool = False, window: Window = 
 
 
 @takes_any_array
-def attention_backward(grad_out: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *, entropy: Any = None,
-                       grad_lse: Any = None, grad_entropy: Any = None,
-                       gradients: Sequence[str] = ("q", "k", "v"), target: Optional[str] = None,
-                       threads: Optional[int] = None, **params: Any) -> Dict[str, Any]:
+def attention_backward(
+    grad_out: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    out: Any,
+    lse: Any,
+    *,
+    entropy: Any = None,
+    grad_lse: Any = None,
+    grad_entropy: Any = None,
+    gradients: Sequence[str] = ("q", "k", "v"),
+    target: Optional[str] = None,
+    threads: Optional[int] = None,
+    **params: Any,
+) -> Dict[str, Any]:
     """The gradients of attention: a dict with an array for each name in `gradients`, out of q, k, v, bias,
     relative_table, alibi_slopes, sinks, additive_v and column_mass (the forward statistic as a by-product).
 
@@ -200,8 +218,15 @@ def attention_backward(grad_out: Any, q: Any, k: Any, v: Any, out: Any, lse: Any
     return run_backward(kind, saved, upstream, Params(**params), tuple(gradients), target, threads)
 
 
-def run_backward(kind: Kind, saved: Dict[str, Any], upstream: Dict[str, Any], params: Params, names: Tuple[str, ...],
-                 target: Optional[str], threads: Optional[int]) -> Dict[str, Any]:
+def run_backward(
+    kind: Kind,
+    saved: Dict[str, Any],
+    upstream: Dict[str, Any],
+    params: Params,
+    names: Tuple[str, ...],
+    target: Optional[str],
+    threads: Optional[int],
+) -> Dict[str, Any]:
     q, k = saved["q"], saved["k"]
     arena = take_arena()
     try:
@@ -209,19 +234,24 @@ def run_backward(kind: Kind, saved: Dict[str, Any], upstream: Dict[str, Any], pa
         write_qkv(arena, kind, q, k, saved["v"])
         saved_at = [base, base + _K, base + _V]
         saved_at += [write_tensor(arena, kind, name, saved[name], name) for name in ("out", "lse", "entropy")]
-        upstream_at = [write_tensor(arena, kind, "upstream." + name, upstream[name], "grad_" + name)
-                       for name in ("out", "lse", "entropy")]
+        upstream_at = [
+            write_tensor(arena, kind, "upstream." + name, upstream[name], "grad_" + name)
+            for name in ("out", "lse", "entropy")
+        ]
         params_at = params.write(arena, kind, q)
         results = _allocate_gradients(kind, saved, params, names)
-        gradients_at = [write_tensor(arena, kind, "grad." + name, results.get(name), name,
-                                     4 if name == "bias" else 0) for name in _abi.GRADIENTS]
+        gradients_at = [
+            write_tensor(arena, kind, "grad." + name, results.get(name), name, 4 if name == "bias" else 0)
+            for name in _abi.GRADIENTS
+        ]
         _abi.SAVED.pack_into(memory, arena.saved, _abi.SAVED.size, *saved_at)
         _abi.UPSTREAM.pack_into(memory, arena.upstream, _abi.UPSTREAM.size, *upstream_at)
         _abi.GRADIENTS_STRUCT.pack_into(memory, arena.gradients, _abi.GRADIENTS_STRUCT.size, *gradients_at)
         arguments = (base + arena.saved, base + arena.upstream, base + arena.gradients, params_at)
         if kind.is_cuda(q):
-            status = _OnStream(kind, q).run(arena, _abi.attention_backward, _abi.attention_backward_workspace, arguments,
-                                            target, threads)
+            status = _OnStream(kind, q).run(
+                arena, _abi.attention_backward, _abi.attention_backward_workspace, arguments, target, threads
+            )
         else:
             status = _abi.attention_backward(*arguments, write_execution(arena, target, threads))
         _abi.check(status)
@@ -259,9 +289,18 @@ class Explanation(NamedTuple):
 
 
 @takes_any_array
-def explain(q: Any, k: Any, v: Any, *, stats: Union[bool, str, Sequence[str]] = False,
-            map_size: Union[None, int, Tuple[int, int]] = None, weights: Any = False, target: Optional[str] = None,
-            threads: Optional[int] = None, **params: Any) -> Explanation:
+def explain(
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    stats: Union[bool, str, Sequence[str]] = False,
+    map_size: Union[None, int, Tuple[int, int]] = None,
+    weights: Any = False,
+    target: Optional[str] = None,
+    threads: Optional[int] = None,
+    **params: Any,
+) -> Explanation:
     """Which implementation attention(q, k, v, ...) would use, and why not the others. Bad arguments are no error here:
     the explanation then says what the call would say."""
     kind = kind_of(q, "q")
@@ -278,13 +317,17 @@ def explain(q: Any, k: Any, v: Any, *, stats: Union[bool, str, Sequence[str]] = 
             out_at = write_tensor(arena, kind, "out", out, "out")
             if request is not None:
                 stats_at = write_stats(arena, kind, request.allocate(kind, q, k), 1)
-        text = _abi.explain(base, base + _K, base + _V, out_at, params_at, stats_at,
-                            write_execution(arena, target, threads))
+        text = _abi.explain(
+            base, base + _K, base + _V, out_at, params_at, stats_at, write_execution(arena, target, threads)
+        )
     finally:
         give_arena(arena)
-    answer = json.loads(text.decode())  # type: ignore[attr-defined]
-    return Explanation(answer["chosen"], answer["error"],
-                       [(candidate["name"], candidate["refusal"]) for candidate in answer["candidates"]])
+    answer = json.loads(text.decode())
+    return Explanation(
+        answer["chosen"],
+        answer["error"],
+        [(candidate["name"], candidate["refusal"]) for candidate in answer["candidates"]],
+    )
 
 
 @takes_any_array
@@ -299,8 +342,9 @@ def merge_states(out: Any, lse: Any) -> Tuple[Any, Any]:
     return merged_out, merged_lse
 
 
-def call_with_tensors(kind: Kind, function: Any, *numbers: Any, ranks: Optional[Dict[str, int]] = None,
-                      **tensors: Any) -> None:
+def call_with_tensors(
+    kind: Kind, function: Any, *numbers: Any, ranks: Optional[Dict[str, int]] = None, **tensors: Any
+) -> None:
     """Calls a function of the C ABI that takes tensors first, then numbers. None is a null pointer; `ranks` names
     tensors that get dimensions of size 1 in front."""
     arena = take_arena()

@@ -53,12 +53,19 @@ def contiguous_strides(shape: Tuple[int, ...]) -> Tuple[int, ...]:
 
 
 class Buffer:
-    """A typed, strided view of CPU memory that speaks DLPack and, where the type allows, the buffer protocol's views."""
+    """A typed, strided view of CPU memory that speaks DLPack."""
 
     __slots__ = ("address", "code", "shape", "strides", "writable", "_owner")
 
-    def __init__(self, address: int, code: int, shape: Tuple[int, ...], strides: Tuple[int, ...], owner: Any,
-                 writable: bool = True) -> None:
+    def __init__(
+        self,
+        address: int,
+        code: int,
+        shape: Tuple[int, ...],
+        strides: Tuple[int, ...],
+        owner: Any,
+        writable: bool = True,
+    ) -> None:
         self.address = address
         self.code = code
         self.shape = shape
@@ -89,7 +96,7 @@ class Buffer:
     def __dlpack__(self, stream: Any = None, **_: Any) -> Any:
         return _export(self)
 
-    def memoryview(self) -> memoryview:
+    def memoryview(self) -> "memoryview[Any]":
         """The memory as a memoryview of the same shape; bf16 and f16 come as 16-bit patterns ('H')."""
         count = 1
         for size in self.shape:
@@ -99,7 +106,8 @@ class Buffer:
         size = _abi.DTYPE_SIZES[self.code]
         memory = (ctypes.c_char * (count * size)).from_address(self.address)
         memory._owner = self  # type: ignore[attr-defined]
-        return memoryview(memory).cast("B").cast(_FORMATS.get(self.code, "H"), list(self.shape))
+        format: Any = _FORMATS.get(self.code, "H")
+        return memoryview(memory).cast("B").cast(format, list(self.shape))
 
 
 # --- from others --------------------------------------------------------------------------------------------------
@@ -109,15 +117,17 @@ _capsule_pointer.restype, _capsule_pointer.argtypes = ctypes.c_void_p, [ctypes.p
 
 
 def from_dlpack(x: Any, name: str) -> Buffer:
-    """A view of an object with __dlpack__ on the CPU; the capsule, and with it the memory, lives as long as the view."""
+    """A view of an object with __dlpack__ on the CPU; the view holds the capsule, and so the memory."""
     capsule = x.__dlpack__()
     tensor = _DLManagedTensor.from_address(_capsule_pointer(capsule, _CAPSULE_NAME)).tensor
     code = _FROM_DLPACK.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
     if code is None:
-        raise TypeError(f"rootdk: {name} has the DLPack type (code {tensor.code}, {tensor.bits} bits, {tensor.lanes} "
-                        "lanes), which is none of " + ", ".join(_abi.DTYPE_NAMES))
-    shape = tuple(tensor.shape[:tensor.ndim])
-    strides = tuple(tensor.strides[:tensor.ndim]) if tensor.strides else contiguous_strides(shape)
+        raise TypeError(
+            f"rootdk: {name} has the DLPack type (code {tensor.code}, {tensor.bits} bits, {tensor.lanes} "
+            "lanes), which is none of " + ", ".join(_abi.DTYPE_NAMES)
+        )
+    shape = tuple(tensor.shape[: tensor.ndim])
+    strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else contiguous_strides(shape)
     return Buffer((tensor.data or 0) + tensor.byte_offset, code, shape, strides, capsule)
 
 
@@ -156,8 +166,10 @@ def from_buffer(x: Any, name: str) -> Buffer:
     described = memoryview(x)
     code = _FROM_FORMAT.get(described.format.lstrip("@=<"))
     if code is None or described.strides is None:
-        raise TypeError(f"rootdk: {name} has the buffer format {described.format!r}, expected one of "
-                        + ", ".join(sorted(_FROM_FORMAT)))
+        raise TypeError(
+            f"rootdk: {name} has the buffer format {described.format!r}, expected one of "
+            + ", ".join(sorted(_FROM_FORMAT))
+        )
     pinned = _Pinned(x)
     strides = tuple(stride // described.itemsize for stride in described.strides)
     return Buffer(pinned.view.buf or 0, code, tuple(described.shape or ()), strides, pinned, not described.readonly)
@@ -195,8 +207,18 @@ def _export(buffer: Buffer) -> Any:
     shape, strides = (ctypes.c_int64 * rank)(*buffer.shape), (ctypes.c_int64 * rank)(*buffer.strides)
     code, bits = _DLPACK_TYPES[buffer.code]
     as_pointer = ctypes.POINTER(ctypes.c_int64)
-    tensor = _DLTensor(buffer.address, DLPACK_CPU, 0, rank, code, bits, 1, ctypes.cast(shape, as_pointer),
-                       ctypes.cast(strides, as_pointer), 0)
+    tensor = _DLTensor(
+        buffer.address,
+        DLPACK_CPU,
+        0,
+        rank,
+        code,
+        bits,
+        1,
+        ctypes.cast(shape, as_pointer),
+        ctypes.cast(strides, as_pointer),
+        0,
+    )
     managed = _DLManagedTensor(tensor, None, ctypes.cast(_delete, ctypes.c_void_p))
     address = ctypes.addressof(managed)
     _exported[address] = (managed, shape, strides, buffer)

@@ -1,5 +1,6 @@
 """The parameters of the operation and of its execution, from Python values into the structs of the C ABI."""
 
+import struct
 from typing import Any, Dict, Optional, Tuple, Union
 
 from . import _abi
@@ -10,9 +11,32 @@ Window = Union[None, int, Tuple[Optional[int], Optional[int]]]
 
 # Where each tensor's description lies in an arena.
 _SLOTS = (
-    "q", "k", "v", "out", "kv_lengths", "mask", "block_mask", "q_starts", "kv_starts", "bias", "relative_table",
-    "alibi_slopes", "sinks", "additive_v", "lse", "max_logit", "max_weight", "entropy", "sum_p2", "column_mass",
-    "pooled_map", "weights", "weight_rows", "upstream.out", "upstream.lse", "upstream.entropy",
+    "q",
+    "k",
+    "v",
+    "out",
+    "kv_lengths",
+    "mask",
+    "block_mask",
+    "q_starts",
+    "kv_starts",
+    "bias",
+    "relative_table",
+    "alibi_slopes",
+    "sinks",
+    "additive_v",
+    "lse",
+    "max_logit",
+    "max_weight",
+    "entropy",
+    "sum_p2",
+    "column_mass",
+    "pooled_map",
+    "weights",
+    "weight_rows",
+    "upstream.out",
+    "upstream.lse",
+    "upstream.entropy",
     *("grad." + name for name in _abi.GRADIENTS),
 )
 assert len(_SLOTS) <= Arena.SLOTS
@@ -59,16 +83,37 @@ def parse_scale(scale: Union[None, str, float]) -> Tuple[int, float]:
 
 
 class Params:
-    """One call's parameters, with every value in the C ABI's form. `tensors` holds the arrays that are given."""
+    """One call's parameters, with every value in the C ABI's form. `tensors` holds the arrays that are given.
+    integers: score, scale_kind, causal, window_left, window_right, block_q, block_kv, max_q_len, max_kv_len,
+    relative_zero, seed. factors: scale, temperature, softcap, dropout."""
 
-    __slots__ = ("scalars", "tensors", "seed_tensor")
+    __slots__ = ("integers", "factors", "tensors", "seed_tensor")
 
-    def __init__(self, causal: bool = False, window: Window = None, scale: Union[None, str, float] = None,
-                 temperature: float = 1.0, softcap: Optional[float] = None, score: str = "dot", bias: Any = None,
-                 mask: Any = None, block_mask: Any = None, block_size: Union[None, int, Tuple[int, int]] = None,
-                 kv_lengths: Any = None, q_starts: Any = None, kv_starts: Any = None, max_q_len: int = 0,
-                 max_kv_len: int = 0, relative_table: Any = None, relative_zero: int = 0, alibi_slopes: Any = None,
-                 sinks: Any = None, additive_v: Any = None, dropout: float = 0.0, seed: Any = 0) -> None:
+    def __init__(
+        self,
+        causal: bool = False,
+        window: Window = None,
+        scale: Union[None, str, float] = None,
+        temperature: float = 1.0,
+        softcap: Optional[float] = None,
+        score: str = "dot",
+        bias: Any = None,
+        mask: Any = None,
+        block_mask: Any = None,
+        block_size: Union[None, int, Tuple[int, int]] = None,
+        kv_lengths: Any = None,
+        q_starts: Any = None,
+        kv_starts: Any = None,
+        max_q_len: int = 0,
+        max_kv_len: int = 0,
+        relative_table: Any = None,
+        relative_zero: int = 0,
+        alibi_slopes: Any = None,
+        sinks: Any = None,
+        additive_v: Any = None,
+        dropout: float = 0.0,
+        seed: Any = 0,
+    ) -> None:
         if score not in _abi.SCORES:
             raise ValueError(f"rootdk: score is {score!r}, expected one of {', '.join(_abi.SCORES)}")
         scale_kind, factor = (0, 1.0) if scale is None else parse_scale(scale)
@@ -76,35 +121,97 @@ class Params:
         block_q, block_kv = (0, 0) if block_size is None else pair(block_size, "block_size")
         # A seed that is a tensor is read when the call runs, so that a compiled graph keeps it open.
         self.seed_tensor = None if isinstance(seed, int) else seed
-        self.scalars = (_abi.SCORES[score], scale_kind, factor, float(temperature), float(softcap or 0.0), int(causal),
-                        left, right, block_q, block_kv, int(max_q_len), int(max_kv_len), int(relative_zero),
-                        float(dropout), seed & 0xFFFFFFFFFFFFFFFF if self.seed_tensor is None else 0)
+        self.integers: Tuple[int, ...] = (
+            _abi.SCORES[score],
+            scale_kind,
+            int(causal),
+            left,
+            right,
+            block_q,
+            block_kv,
+            max_q_len,
+            max_kv_len,
+            relative_zero,
+            seed & 0xFFFFFFFFFFFFFFFF if self.seed_tensor is None else 0,
+        )
+        self.factors: Tuple[float, ...] = (factor, float(temperature), float(softcap or 0.0), float(dropout))
         self.tensors: Optional[Dict[str, Any]] = None
-        if not (bias is mask is block_mask is kv_lengths is q_starts is kv_starts is relative_table is alibi_slopes
-                is sinks is additive_v is None):
-            given = {"kv_lengths": kv_lengths, "q_starts": q_starts, "kv_starts": kv_starts,
-                     "relative_table": relative_table, "alibi_slopes": alibi_slopes, "sinks": sinks,
-                     "additive_v": additive_v, "mask": mask, "block_mask": block_mask, "bias": bias}
+        if not (
+            bias
+            is mask
+            is block_mask
+            is kv_lengths
+            is q_starts
+            is kv_starts
+            is relative_table
+            is alibi_slopes
+            is sinks
+            is additive_v
+            is None
+        ):
+            given = {
+                "kv_lengths": kv_lengths,
+                "q_starts": q_starts,
+                "kv_starts": kv_starts,
+                "relative_table": relative_table,
+                "alibi_slopes": alibi_slopes,
+                "sinks": sinks,
+                "additive_v": additive_v,
+                "mask": mask,
+                "block_mask": block_mask,
+                "bias": bias,
+            }
             self.tensors = {name: x for name, x in given.items() if x is not None}
 
     @classmethod
-    def from_scalars(cls, scalars: Tuple[Any, ...], tensors: Dict[str, Any]) -> "Params":
+    def from_numbers(cls, integers: Tuple[int, ...], factors: Tuple[float, ...], tensors: Dict[str, Any]) -> "Params":
         params = cls.__new__(cls)
-        params.scalars, params.tensors, params.seed_tensor = scalars, tensors or None, None
+        params.integers, params.factors, params.tensors, params.seed_tensor = integers, factors, tensors or None, None
         return params
 
     def write(self, arena: Arena, kind: Kind, q: Any) -> int:
         """The address of rootdk_attention_params. Lists of numbers become arrays here, and stay in `tensors`."""
-        (score, scale_kind, scale, temperature, softcap, causal, left, right, block_q, block_kv, max_q, max_kv, zero,
-         dropout, seed) = self.scalars
+        score, scale_kind, causal, left, right, block_q, block_kv, max_q, max_kv, zero, seed = self.integers
+        scale, temperature, softcap, dropout = self.factors
         if self.seed_tensor is not None:
             seed = int(self.seed_tensor) & 0xFFFFFFFFFFFFFFFF
         at = self._write_tensors(arena, kind, q) if self.tensors else _NO_TENSORS
-        _abi.PARAMS.pack_into(
-            arena.memory, arena.params, _abi.PARAMS.size, score, scale_kind, scale, temperature, softcap, causal, left,
-            right, at["kv_lengths"], at["mask"], at["block_mask"], block_q, block_kv, at["q_starts"], at["kv_starts"],
-            max_q, max_kv, at["bias"], at["relative_table"], zero, at["alibi_slopes"], at["sinks"], at["additive_v"],
-            dropout, seed)
+        try:
+            _abi.PARAMS.pack_into(
+                arena.memory,
+                arena.params,
+                _abi.PARAMS.size,
+                score,
+                scale_kind,
+                scale,
+                temperature,
+                softcap,
+                causal,
+                left,
+                right,
+                at["kv_lengths"],
+                at["mask"],
+                at["block_mask"],
+                block_q,
+                block_kv,
+                at["q_starts"],
+                at["kv_starts"],
+                max_q,
+                max_kv,
+                at["bias"],
+                at["relative_table"],
+                zero,
+                at["alibi_slopes"],
+                at["sinks"],
+                at["additive_v"],
+                dropout,
+                seed,
+            )
+        except struct.error as error:
+            raise TypeError(
+                f"rootdk: a number of the call is of the wrong type or too large: {error} (integers "
+                f"{self.integers}, factors {self.factors})"
+            ) from None
         return arena.base + arena.params
 
     def _write_tensors(self, arena: Arena, kind: Kind, q: Any) -> Dict[str, int]:
@@ -152,12 +259,30 @@ def write_output(arena: Arena, kind: Kind, slot: str, x: Any, name: str) -> int:
     return write_tensor(arena, kind, slot, x, name)
 
 
-def write_execution(arena: Arena, target: Optional[str], threads: Optional[int], workspace_limit: int = 0,
-                    stream: int = 0, workspace: int = 0, workspace_bytes: int = 0) -> int:
+def write_execution(
+    arena: Arena,
+    target: Optional[str],
+    threads: Optional[int],
+    workspace_limit: int = 0,
+    stream: int = 0,
+    workspace: int = 0,
+    workspace_bytes: int = 0,
+) -> int:
     """The address of rootdk_execution, or 0 where everything is left to the library."""
     if target is None and not threads and not workspace_limit and not stream and not workspace:
         return 0
-    _abi.EXECUTION.pack_into(arena.memory, arena.execution, _abi.EXECUTION.size, int(threads or 0), 0, 0, 0,
-                             _abi.target_address(target) if target else 0, workspace_limit, stream, workspace,
-                             workspace_bytes)
+    _abi.EXECUTION.pack_into(
+        arena.memory,
+        arena.execution,
+        _abi.EXECUTION.size,
+        int(threads or 0),
+        0,
+        0,
+        0,
+        _abi.target_address(target) if target else 0,
+        workspace_limit,
+        stream,
+        workspace,
+        workspace_bytes,
+    )
     return arena.base + arena.execution

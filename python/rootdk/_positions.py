@@ -1,7 +1,7 @@
 """Positional encodings: those added to the input, those that rotate q and k, and those that enter the logits."""
 
 import ctypes
-from typing import Any, NamedTuple, Tuple
+from typing import Any, Dict, NamedTuple, Tuple
 
 from . import _abi
 from ._arrays import Kind, kind_of, takes_any_array
@@ -12,10 +12,10 @@ _ROPE_SCALINGS = {"none": 0, "linear": 1, "ntk": 2, "yarn": 3, "llama3": 4}
 _SINUSOIDAL_LAYOUTS = {"interleaved": 0, "concatenated": 1}
 
 
-def _choice(value: str, choices: dict, name: str) -> int:
+def _choice(value: str, choices: Dict[str, int], name: str) -> int:
     if value not in choices:
         raise ValueError(f"rootdk: {name} is {value!r}, expected one of {', '.join(choices)}")
-    return int(choices[value])
+    return choices[value]
 
 
 class RopeParams(NamedTuple):
@@ -73,12 +73,15 @@ def run_rope(function: Any, x: Any, params: RopeParams, positions: Any, out: Any
 def rope(x: Any, *, positions: Any = None, out: Any = None, **params: Any) -> Any:
     """Rotary position embedding of x [batch, heads, len, head_dim]. `positions` holds integers [batch, len] or [len];
     not given: offset, offset + 1, ... The other arguments are the fields of RopeParams. `out` may be x itself."""
-    if kind_of(x, "x").needs_operator(x, x, x, None):
+    kind = kind_of(x, "x")
+    needs_operator = kind.needs_operator(x, x, x, None)
+    if needs_operator or kind.is_cuda(x):
         from . import torch
 
-        if out is not None:
+        if needs_operator and out is not None:
             raise ValueError("rope: out is given, but a gradient is needed (use torch.no_grad())")
-        return torch.rope(x, positions=positions, **params)
+        rotated = torch.rope(x, positions=positions, **params)
+        return rotated if out is None else out.copy_(rotated)
     return run_rope(_abi.rope, x, RopeParams(**params), positions, out)
 
 
@@ -99,8 +102,11 @@ def rope_frequencies(head_dim: int, *, out: Any = None, **params: Any) -> Freque
     c_params = values.to_c()
     factor = ctypes.c_double()
     out = _new((max(0, (values.rotary_dim or head_dim) // 2),), out)
-    call_with_tensors(kind_of(out, "out"), lambda at: _abi.rope_frequencies(
-        at, head_dim, ctypes.addressof(c_params), ctypes.byref(factor)), out=out)
+    call_with_tensors(
+        kind_of(out, "out"),
+        lambda at: _abi.rope_frequencies(at, head_dim, ctypes.addressof(c_params), ctypes.byref(factor)),
+        out=out,
+    )
     return Frequencies(out, factor.value)
 
 
@@ -113,12 +119,19 @@ def _new(shape: Tuple[int, ...], out: Any, dtype: str = "float64") -> Any:
     return numpy.empty(shape, dtype)
 
 
-def sinusoidal_positions(length: int, dim: int, *, layout: str = "interleaved", base: float = 10000.0, offset: int = 0,
-                         out: Any = None) -> Any:
+def sinusoidal_positions(
+    length: int, dim: int, *, layout: str = "interleaved", base: float = 10000.0, offset: int = 0, out: Any = None
+) -> Any:
     """The encoding of "Attention is all you need" [length, dim]: a new f32 NumPy array, or `out`."""
     out = _new((length, dim), out, "float32")
-    call_with_tensors(kind_of(out, "out"), _abi.sinusoidal_positions,
-                      _choice(layout, _SINUSOIDAL_LAYOUTS, "layout"), float(base), int(offset), out=out)
+    call_with_tensors(
+        kind_of(out, "out"),
+        _abi.sinusoidal_positions,
+        _choice(layout, _SINUSOIDAL_LAYOUTS, "layout"),
+        float(base),
+        int(offset),
+        out=out,
+    )
     return out
 
 
@@ -128,8 +141,9 @@ def add_learned_positions(x: Any, table: Any, *, positions: Any = None, offset: 
     kind = kind_of(x, "x")
     if not kind.writable(x):
         raise ValueError("add_learned_positions: x is read-only")
-    call_with_tensors(kind, _abi.add_learned_positions, int(offset), x=x, table=table,
-                      positions=_positions(kind, positions, x))
+    call_with_tensors(
+        kind, _abi.add_learned_positions, int(offset), x=x, table=table, positions=_positions(kind, positions, x)
+    )
     return x
 
 
@@ -138,8 +152,14 @@ def add_learned_positions_backward(grad_x: Any, max_len: int, *, positions: Any 
     """The gradient for the table [max_len, dim]."""
     kind = kind_of(grad_x, "grad_x")
     table = kind.empty((max_len, grad_x.shape[-1]), kind.code(grad_x, "grad_x"), grad_x)
-    call_with_tensors(kind, _abi.add_learned_positions_backward, int(offset), grad_x=grad_x, grad_table=table,
-                      positions=_positions(kind, positions, grad_x))
+    call_with_tensors(
+        kind,
+        _abi.add_learned_positions_backward,
+        int(offset),
+        grad_x=grad_x,
+        grad_table=table,
+        positions=_positions(kind, positions, grad_x),
+    )
     return table
 
 
@@ -159,19 +179,28 @@ def t5_relative_table(weights: Any, *, bidirectional: bool = True, max_distance:
         raise ValueError(f"t5_relative_table: weights has rank {len(weights.shape)}, expected 2 [buckets, heads]")
     buckets, heads = weights.shape
     table = kind.empty((heads, 2 * max_distance + 1), kind.code(weights, "weights"), weights)
-    call_with_tensors(kind, _abi.t5_relative_table, int(bidirectional), buckets, max_distance, weights=weights,
-                      table=table)
+    call_with_tensors(
+        kind, _abi.t5_relative_table, int(bidirectional), buckets, max_distance, weights=weights, table=table
+    )
     return table
 
 
 @takes_any_array
-def t5_relative_table_backward(grad_table: Any, buckets: int, *, bidirectional: bool = True,
-                               max_distance: int = 128) -> Any:
+def t5_relative_table_backward(
+    grad_table: Any, buckets: int, *, bidirectional: bool = True, max_distance: int = 128
+) -> Any:
     """The gradient for the weights [buckets, heads]."""
     kind = kind_of(grad_table, "grad_table")
     weights = kind.empty((buckets, grad_table.shape[0]), kind.code(grad_table, "grad_table"), grad_table)
-    call_with_tensors(kind, _abi.t5_relative_table_backward, int(bidirectional), buckets, max_distance,
-                      grad_table=grad_table, grad_weights=weights)
+    call_with_tensors(
+        kind,
+        _abi.t5_relative_table_backward,
+        int(bidirectional),
+        buckets,
+        max_distance,
+        grad_table=grad_table,
+        grad_weights=weights,
+    )
     return weights
 
 
@@ -193,12 +222,25 @@ def transformer_xl_bias(q: Any, v_bias: Any, r: Any, kv_len: int, *, scale: floa
 
 
 @takes_any_array
-def transformer_xl_bias_backward(grad_bias: Any, q: Any, v_bias: Any, r: Any, *, scale: float = 1.0,
-                                 zero: int = 0) -> Tuple[Any, Any, Any]:
+def transformer_xl_bias_backward(
+    grad_bias: Any, q: Any, v_bias: Any, r: Any, *, scale: float = 1.0, zero: int = 0
+) -> Tuple[Any, Any, Any]:
     """(grad_q, grad_v_bias, grad_r)."""
     kind = kind_of(q, "q")
-    grad_q, grad_v, grad_r = (kind.empty(tuple(x.shape), kind.code(x, name), x)
-                              for x, name in ((q, "q"), (v_bias, "v_bias"), (r, "r")))
-    call_with_tensors(kind, _abi.transformer_xl_bias_backward, float(scale), int(zero), q=q, v_bias=v_bias, r=r,
-                      grad_bias=grad_bias, grad_q=grad_q, grad_v_bias=grad_v, grad_r=grad_r)
+    grad_q, grad_v, grad_r = (
+        kind.empty(tuple(x.shape), kind.code(x, name), x) for x, name in ((q, "q"), (v_bias, "v_bias"), (r, "r"))
+    )
+    call_with_tensors(
+        kind,
+        _abi.transformer_xl_bias_backward,
+        float(scale),
+        int(zero),
+        q=q,
+        v_bias=v_bias,
+        r=r,
+        grad_bias=grad_bias,
+        grad_q=grad_q,
+        grad_v_bias=grad_v,
+        grad_r=grad_r,
+    )
     return grad_q, grad_v, grad_r

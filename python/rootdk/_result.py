@@ -75,17 +75,21 @@ class AttentionResult:
     def summary(self) -> List[HeadSummary]:
         """One line a head."""
         entropy, max_logit, max_weight, sum_p2 = (
-            self._rows_of_heads(name) for name in ("entropy", "max_logit", "max_weight", "sum_p2"))
+            self._rows_of_heads(name) for name in ("entropy", "max_logit", "max_weight", "sum_p2")
+        )
         heads = max((len(rows) for rows in (entropy, max_logit, max_weight, sum_p2) if rows), default=0)
         table = []
         for head in range(heads):
             known = [x for x in sum_p2[head] if math.isfinite(x)] if sum_p2 else []
-            table.append(HeadSummary(
-                head,
-                math.exp(_mean(entropy[head])) if entropy else math.nan,
-                max(max_logit[head], default=math.nan) if max_logit else math.nan,
-                _mean(max_weight[head]) if max_weight else math.nan,
-                sum(x > _SATURATED for x in known) / len(known) if known else math.nan))
+            table.append(
+                HeadSummary(
+                    head,
+                    math.exp(_mean(entropy[head])) if entropy else math.nan,
+                    max(max_logit[head], default=math.nan) if max_logit else math.nan,
+                    _mean(max_weight[head]) if max_weight else math.nan,
+                    sum(x > _SATURATED for x in known) / len(known) if known else math.nan,
+                )
+            )
         return table
 
     def __repr__(self) -> str:
@@ -94,14 +98,18 @@ class AttentionResult:
         if table:
             lines.append("head  effective keys  max logit  mean max weight  saturated rows")
         for row in table:
-            lines.append(f"{row.head:4d}  {row.effective_keys:14.2f}  {row.max_logit:9.3f}  {row.mean_max_weight:15.3f}  "
-                         f"{100 * row.saturated:13.1f}%")
+            lines.append(
+                f"{row.head:4d}  {row.effective_keys:14.2f}  {row.max_logit:9.3f}  {row.mean_max_weight:15.3f}  "
+                f"{100 * row.saturated:13.1f}%"
+            )
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        rows = "".join(f"<tr><td>{row.head}</td><td>{row.effective_keys:.2f}</td><td>{row.max_logit:.3f}</td>"
-                       f"<td>{row.mean_max_weight:.3f}</td><td>{100 * row.saturated:.1f}%</td></tr>"
-                       for row in self.summary())
+        rows = "".join(
+            f"<tr><td>{row.head}</td><td>{row.effective_keys:.2f}</td><td>{row.max_logit:.3f}</td>"
+            f"<td>{row.mean_max_weight:.3f}</td><td>{100 * row.saturated:.1f}%</td></tr>"
+            for row in self.summary()
+        )
         names = ("head", "effective keys", "max logit", "mean max weight", "saturated rows")
         table = "<table><tr>" + "".join(f"<th>{name}</th>" for name in names) + f"</tr>{rows}</table>" if rows else ""
         return f"<div><p>attention {list(self.out.shape)}</p>{table}{self.plot() if self._has_picture() else ''}</div>"
@@ -142,8 +150,10 @@ class AttentionResult:
             pictures = [_svg.curve(values, top) for values in curves]
             note = f"how many keys each query reads (exp of the entropy), 0 to {top:.1f}"
         table = self.summary()
-        labels = [f"head {head}" + (f": {table[head].effective_keys:.1f} keys" if self.entropy is not None else "")
-                  for head in range(len(pictures))]
+        labels = [
+            f"head {head}" + (f": {table[head].effective_keys:.1f} keys" if self.entropy is not None else "")
+            for head in range(len(pictures))
+        ]
         return _svg.panels(f"attention {list(self.out.shape)}", pictures, labels, note)
 
     def _plot_with_matplotlib(self, path: Union[str, Path], batch: int) -> None:

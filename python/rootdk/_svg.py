@@ -50,8 +50,10 @@ def heat_map(rows: List[List[float]]) -> str:
     largest = max((x for row in rows for x in row if not math.isnan(x)), default=0.0) or 1.0
     pixels = [b"".join(colour(math.sqrt(max(x, 0.0) / largest)) for x in row) for row in rows]
     data = base64.b64encode(png(pixels, len(rows[0]))).decode()
-    return (f'<image width="{PANEL}" height="{PANEL}" preserveAspectRatio="none" style="image-rendering:pixelated" '
-            f'href="data:image/png;base64,{data}"/>')
+    return (
+        f'<image width="{PANEL}" height="{PANEL}" preserveAspectRatio="none" style="image-rendering:pixelated" '
+        f'href="data:image/png;base64,{data}"/>'
+    )
 
 
 def curve(values: List[float], top: float) -> str:
@@ -63,8 +65,11 @@ def curve(values: List[float], top: float) -> str:
             parts[-1].append(f"{i * step:.1f},{PANEL - PANEL * value / (top or 1.0):.1f}")
         elif parts[-1]:
             parts.append([])
-    return "".join(f'<polyline points="{" ".join(points)}" fill="none" stroke="#2171b5" stroke-width="1.2"/>'
-                   for points in parts if points)
+    return "".join(
+        f'<polyline points="{" ".join(points)}" fill="none" stroke="#2171b5" stroke-width="1.2"/>'
+        for points in parts
+        if points
+    )
 
 
 def panels(title: str, pictures: List[str], labels: List[str], note: Optional[str] = None) -> Svg:
@@ -75,14 +80,18 @@ def panels(title: str, pictures: List[str], labels: List[str], note: Optional[st
     top = 44 if note else 28
     height = top + rows * (PANEL + LABEL + GAP)
     width = max(width, 420)
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
-             f'viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="11" fill="currentColor">',
-             f'<text x="{GAP}" y="18" font-size="13" font-weight="bold">{escape(title)}</text>']
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+        f'viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="11" fill="currentColor">',
+        f'<text x="{GAP}" y="18" font-size="13" font-weight="bold">{escape(title)}</text>',
+    ]
     if note:
         parts.append(f'<text x="{GAP}" y="34" opacity="0.7">{escape(note)}</text>')
     for i, (picture, label) in enumerate(zip(pictures, labels)):
         x, y = GAP + (i % columns) * (PANEL + GAP), top + (i // columns) * (PANEL + LABEL + GAP)
-        parts.append(f'<g transform="translate({x},{y})">{picture}<rect width="{PANEL}" height="{PANEL}" fill="none" '
-                     f'stroke="currentColor" stroke-opacity="0.3"/><text y="{PANEL + 13}">{escape(label)}</text></g>')
+        parts.append(
+            f'<g transform="translate({x},{y})">{picture}<rect width="{PANEL}" height="{PANEL}" fill="none" '
+            f'stroke="currentColor" stroke-opacity="0.3"/><text y="{PANEL + 13}">{escape(label)}</text></g>'
+        )
     parts.append("</svg>")
     return Svg("".join(parts))

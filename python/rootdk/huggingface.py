@@ -70,9 +70,17 @@ class Statistics:
             sums = {name: x.tolist() for name, x in tensors.items()}
             for head, count in enumerate(sums["rows"]):
                 share = 1.0 / max(count, 1)
-                lines.append(LayerHead(layer, head, math.exp(sums["entropy"][head] * share),
-                                       sums["max_logit"][head], sums["max_weight"][head] * share,
-                                       sums["saturated"][head] * share, int(count)))
+                lines.append(
+                    LayerHead(
+                        layer,
+                        head,
+                        math.exp(sums["entropy"][head] * share),
+                        sums["max_logit"][head],
+                        sums["max_weight"][head] * share,
+                        sums["saturated"][head] * share,
+                        int(count),
+                    )
+                )
         return lines
 
     def __repr__(self) -> str:
@@ -80,8 +88,10 @@ class Statistics:
         width = max((len(row.layer) for row in table), default=5)
         lines = [f"{'layer':{width}}  head  effective keys  max logit  mean max weight  saturated rows"]
         for row in table:
-            lines.append(f"{row.layer:{width}}  {row.head:4d}  {row.effective_keys:14.2f}  {row.max_logit:9.3f}  "
-                         f"{row.mean_max_weight:15.3f}  {100 * row.saturated:13.1f}%")
+            lines.append(
+                f"{row.layer:{width}}  {row.head:4d}  {row.effective_keys:14.2f}  {row.max_logit:9.3f}  "
+                f"{row.mean_max_weight:15.3f}  {100 * row.saturated:13.1f}%"
+            )
         return "\n".join(lines)
 
     def plot(self, path: Optional[str] = None) -> "_svg.Svg":
@@ -91,12 +101,17 @@ class Statistics:
             raise ValueError("plot: no attention layer has run yet")
         layers = list(self._layers)
         names = ("effective_keys", "mean_max_weight", "saturated")
-        maps = [[[float(getattr(row, name)) for row in table if row.layer == layer] for layer in layers]
-                for name in names]
+        maps = [
+            [[float(getattr(row, name)) for row in table if row.layer == layer] for layer in layers] for name in names
+        ]
         widest = max(len(row) for rows in maps for row in rows)
         maps = [[row + [float("nan")] * (widest - len(row)) for row in rows] for rows in maps]
-        picture = _svg.panels("attention by layer and head", [_svg.heat_map(rows) for rows in maps],
-                              [name.replace("_", " ") for name in names], "rows: layers, columns: heads; darker: more")
+        picture = _svg.panels(
+            "attention by layer and head",
+            [_svg.heat_map(rows) for rows in maps],
+            [name.replace("_", " ") for name in names],
+            "rows: layers, columns: heads; darker: more",
+        )
         return picture if path is None else picture.save(path)
 
     def _repr_html_(self) -> str:
@@ -113,12 +128,22 @@ def _split_mask(mask: Optional[torch.Tensor], kv_len: int) -> Tuple[Optional[tor
     return (mask, None) if mask.dtype == torch.bool else (None, mask)
 
 
-def attention_forward(module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
-                      attention_mask: Optional[torch.Tensor], scaling: Optional[float] = None, dropout: float = 0.0,
-                      is_causal: Optional[bool] = None, sliding_window: Optional[int] = None,
-                      softcap: Optional[float] = None, s_aux: Optional[torch.Tensor] = None,
-                      position_bias: Optional[torch.Tensor] = None, output_attentions: bool = False,
-                      **_: Any) -> Tuple[torch.Tensor, Optional[torch.Tensor]]:
+def attention_forward(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: Optional[torch.Tensor],
+    scaling: Optional[float] = None,
+    dropout: float = 0.0,
+    is_causal: Optional[bool] = None,
+    sliding_window: Optional[int] = None,
+    softcap: Optional[float] = None,
+    s_aux: Optional[torch.Tensor] = None,
+    position_bias: Optional[torch.Tensor] = None,
+    output_attentions: bool = False,
+    **_: Any,
+) -> Tuple[torch.Tensor, Optional[torch.Tensor]]:
     """The attention function that transformers calls: query [batch, heads, q_len, head_dim], key and value with their
     own heads; gives [batch, q_len, heads, value_dim] and, with output_attentions, the weights.
 
@@ -136,10 +161,19 @@ def attention_forward(module: Any, query: torch.Tensor, key: torch.Tensor, value
     small = torch.float64 if query.dtype == torch.float64 else torch.float32
     collector = getattr(module, "_rootdk_statistics", None)
     result = attention(
-        *(x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value)), causal=bool(causal), window=window,
-        scale=scaling, softcap=softcap, mask=mask, bias=bias, sinks=None if s_aux is None else s_aux.to(small),
-        dropout=dropout, seed=torch.randint(2**62, ()) if dropout > 0 else 0,
-        stats=_STATS if collector is not None else False, weights=bool(output_attentions))
+        *(x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value)),
+        causal=bool(causal),
+        window=window,
+        scale=scaling,
+        softcap=softcap,
+        mask=mask,
+        bias=bias,
+        sinks=None if s_aux is None else s_aux.to(small),
+        dropout=dropout,
+        seed=torch.randint(2**62, ()) if dropout > 0 else 0,
+        stats=_STATS if collector is not None else False,
+        weights=bool(output_attentions),
+    )
     if isinstance(result, torch.Tensor):
         return result.transpose(1, 2).contiguous(), None
     if collector is not None:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
 
 #include "core/check.h"
 #include "core/strided.h"
@@ -265,7 +266,8 @@ void check_gradient(const Validator& check, std::string_view name, const TensorV
                     const ConstTensorView& parameter) {
   if (!gradient.defined()) return;
   require(parameter.defined(), check.operation(), ": gradients.", name, " is asked for but ", name, " is not given");
-  const NamedView tensor{check.operation(), name, gradient};
+  const std::string full_name = "gradients." + std::string(name);
+  const NamedView tensor{check.operation(), full_name, gradient};
   require(gradient.rank == parameter.rank &&
               std::equal(gradient.shape.begin(), gradient.shape.begin() + gradient.rank, parameter.shape.begin()),
           check.operation(), ": gradients.", name, " is ", describe(gradient), " but ", name, " is ",

@@ -254,7 +254,7 @@ class AttendRun {
                                                            .sink = rows_.sink(head)},
                                                           0, head, row);
       std::byte* out = call_.out.as<std::byte>() + (head * call_.out.stride(1) + row * call_.out.stride(2)) * element;
-      kernels_.store_row(state.out + r * state.out_stride, normaliser.scale, static_cast<int>(shape_.value_dim), out,
+      kernels_.store_row(state.out + r * state.out_stride, normaliser.factor, static_cast<int>(shape_.value_dim), out,
                          kind);
     }
   }

@@ -17,6 +17,9 @@ auto* row_pointer(const View& view, std::int64_t b, std::int64_t h, std::int64_t
   return static_cast<Byte*>(view.data) + offset * static_cast<std::int64_t>(size_of(view.dtype));
 }
 
+// Targets with more rows in a register tile than this read whole tiles, past the last row.
+constexpr int kInPlaceRows = 8;
+
 }  // namespace
 
 ForwardRun::ForwardRun(const ForwardCall& call, const KernelTable& kernels, Executor& executor)
@@ -85,7 +88,7 @@ ForwardRun::Pair ForwardRun::pair(const Step& step, std::int64_t index) const {
   Pair pair{.sequence = number / call_.shape.kv_heads,
             .kv_head = number % call_.shape.kv_heads,
             .span = {},
-            .slot = index,
+            .place = step.first_place + index,
             .blocks = RowBlocks(0, 1),
             .keys = {}};
   pair.span = sequence_span(call_.shape, call_.params, pair.sequence);
@@ -100,23 +103,43 @@ ForwardRun::Pair ForwardRun::pair(const Step& step, std::int64_t index) const {
 void ForwardRun::run() {
   clear_maps();
   if (plan_.rows == 0) return;
+  if (plan_.pair_tasks) {
+    spread_tasks(executor_, plan_.slots, plan_.pairs,
+                 [&](std::int64_t slot, std::int64_t number) { run_pair(slot, number); });
+    return;
+  }
   for (std::int64_t first = 0; first < plan_.pairs; first += plan_.chunk_pairs) {
     run_chunk(first, std::min(plan_.chunk_pairs, plan_.pairs - first));
   }
 }
 
+// Everything about one pair on one thread, in the memory of its slot.
+void ForwardRun::run_pair(std::int64_t slot_number, std::int64_t number) {
+  const Step step{.first_pair = number,
+                  .pairs = 1,
+                  .first_place = slot_number,
+                  .tile_begin = 0,
+                  .tile_end = plan_.tiles,
+                  .row_begin = 0,
+                  .row_end = plan_.rows};
+  Slot& slot = slots_[static_cast<std::size_t>(slot_number)];
+  const Pair here = pair(step, 0);
+  for (std::int64_t tile = 0; tile < plan_.tiles; ++tile) pack_tile(slot, here, tile, step, true);
+  for (std::int64_t block = 0; block < here.blocks.count(); ++block) attend_block(slot, here, block, step);
+  if (call_.stats.column_mass.defined()) {
+    for (std::int64_t tile = 0; tile < plan_.tiles; ++tile) column_mass(slot, here, tile, step);
+  }
+  if (call_.stats.weights.defined()) exact_weights(slot, here, step);
+}
+
 void ForwardRun::run_chunk(std::int64_t first_pair, std::int64_t pairs) {
   Step step{.first_pair = first_pair,
             .pairs = pairs,
+            .first_place = 0,
             .tile_begin = 0,
             .tile_end = plan_.tiles,
             .row_begin = 0,
             .row_end = plan_.rows};
-  if (plan_.segments) {
-    const auto cells = static_cast<std::size_t>(call_.shape.group() * call_.stats.pooled_map.size(3));
-    cells_.assign(static_cast<std::size_t>(pairs), std::vector<double>(cells));
-    cell_row_.assign(static_cast<std::size_t>(pairs), 0);
-  }
   if (plan_.whole()) {
     pack(step, true);
     attend(step);
@@ -171,18 +194,18 @@ void ForwardRun::pack_tile(const Slot& slot, const Pair& pair, std::int64_t tile
                                 .normalise = false};
   const bool not_finite =
       kernels_.pack_values(value_source, to_values + here * g.panel * g.element_bytes, packed_here.value_stride);
-  not_finite_[pair.slot * plan_.span_tiles + tile - step.tile_begin] = not_finite;
+  not_finite_[pair.place * plan_.span_tiles + tile - step.tile_begin] = not_finite;
 }
 
 PackedKeys ForwardRun::packed(const Pair& pair, const Step& step) const {
   const Geometry& g = plan_.sizes.geometry;
   const std::int64_t span_keys = plan_.span_tiles * g.tile_keys;
-  return {.keys = packed_keys_ + pair.slot * span_keys * plan_.sizes.depth * g.element_bytes,
-          .values = packed_values_ + pair.slot * span_keys * plan_.sizes.value_columns * g.element_bytes,
+  return {.keys = packed_keys_ + pair.place * span_keys * plan_.sizes.depth * g.element_bytes,
+          .values = packed_values_ + pair.place * span_keys * plan_.sizes.value_columns * g.element_bytes,
           .value_stride = span_keys * g.panel,
           .begin = step.tile_begin * g.tile_keys,
           .end = std::min(step.tile_end * g.tile_keys, pair.keys.end),
-          .values_not_finite = not_finite_ + pair.slot * plan_.span_tiles};
+          .values_not_finite = not_finite_ + pair.place * plan_.span_tiles};
 }
 
 void ForwardRun::attend(const Step& step) {
@@ -215,10 +238,30 @@ QueryRow ForwardRun::row(const Pair& pair, std::int64_t r) const {
   return row;
 }
 
-void ForwardRun::pack_queries(const Slot& slot, int rows) const {
+// Rows of one head that lie as the kernel reads them need no copy.
+bool ForwardRun::in_place(const ForwardBlock& block) const {
+  const Geometry& g = plan_.sizes.geometry;
+  return static_cast<int>(size_of(call_.q.dtype)) == g.element_bytes && plan_.sizes.depth == call_.shape.head_dim &&
+         call_.params.score != Score::cosine && call_.shape.group() == 1 && g.rows <= kInPlaceRows &&
+         reinterpret_cast<std::uintptr_t>(block.rows[0].q) % 4 == 0 && call_.q.stride(2) * g.element_bytes % 4 == 0;
+}
+
+// For rows that follow each other in the sequence.
+void ForwardRun::set_queries(const Slot& slot, ForwardBlock& block) const {
+  if (in_place(block)) {
+    block.q = block.rows[0].q;
+    block.q_stride = call_.q.stride(2);
+  } else {
+    pack_queries(slot, block);
+  }
+}
+
+void ForwardRun::pack_queries(const Slot& slot, ForwardBlock& block) const {
+  block.q = slot.packed_q;
+  block.q_stride = plan_.sizes.depth;
   const std::int64_t bytes = plan_.sizes.depth * plan_.sizes.geometry.element_bytes;
-  for (int r = 0; r < rows; ++r) {
-    const SourceRows source{.data = slot.rows[r].q,
+  for (int r = 0; r < block.row_count; ++r) {
+    const SourceRows source{.data = block.rows[r].q,
                             .row_stride = 0,
                             .kind = element_kind(call_.q.dtype),
                             .rows = 1,
@@ -234,7 +277,8 @@ ForwardBlock ForwardRun::make_block(const Slot& slot, const Pair& pair, const St
           .row_count = rows,
           .head_dim = static_cast<int>(call_.shape.head_dim),
           .value_dim = static_cast<int>(call_.shape.value_dim),
-          .packed_q = slot.packed_q,
+          .q = nullptr,
+          .q_stride = 0,
           .keys = packed(pair, step),
           .state = slot.state,
           .pooled = {.bounds = segment_bounds_.data(),
@@ -248,8 +292,8 @@ void ForwardRun::attend_block(Slot& slot, const Pair& pair, std::int64_t block_n
   const std::int64_t first_row = block_number * pair.blocks.block_rows;
   const int rows = static_cast<int>(std::min(pair.blocks.block_rows, pair.blocks.rows - first_row));
   for (int r = 0; r < rows; ++r) slot.rows[r] = row(pair, first_row + r);
-  pack_queries(slot, rows);
   ForwardBlock block = make_block(slot, pair, step, rows);
+  set_queries(slot, block);
   if (!plan_.whole()) {
     const std::int64_t offset = first_row - step.row_begin;
     block.state = between_.state;
@@ -283,15 +327,25 @@ void ForwardRun::reset(const ForwardBlock& block) const {
 void ForwardRun::finish(const Slot& slot, const ForwardBlock& block, const Pair& pair, std::int64_t first_row) {
   const std::int64_t group = call_.shape.group();
   const RowStates& state = block.state;
+  if (!statistics_.any() && !call_.params.sinks.defined() && !normalisers_ && !block.pooled.segments) {
+    for (int r = 0; r < block.row_count; ++r) {
+      slot.factors[r] = state.sum[r] == 0.0f ? 0.0f : call_.dropout.keep_scale / state.sum[r];
+    }
+    kernels_.store_rows(block, slot.factors, element_kind(call_.out.dtype));
+    return;
+  }
+  const float scale = block.rule->transforms ? 1.0f : block.rule->scale;
   for (int r = 0; r < block.row_count; ++r) {
     const std::int64_t i = (first_row + r) / group, head = pair.kv_head * group + (first_row + r) % group;
     const RowEnd end{.max = state.max[r],
+                     .scale = scale,
+                     .fused = plan_.sizes.geometry.fused,
                      .sum = state.sum[r],
                      .weighted = state.weighted ? state.weighted[r] : 0.0f,
                      .squares = state.squares ? state.squares[r] : 0.0f,
                      .sink = query_rows_.sink(head)};
     const RowNormaliser normaliser = statistics_.finish(end, pair.span.batch_entry, head, pair.span.q_begin + i);
-    slot.factors[r] = normaliser.scale * call_.dropout.keep_scale;
+    slot.factors[r] = normaliser.factor * call_.dropout.keep_scale;
     if (normalisers_) normalisers_[normaliser_index(pair, first_row + r)] = normaliser;
     if (block.pooled.segments) pool_row(block, pair, first_row + r, r, normaliser);
   }

@@ -39,6 +39,9 @@ void fill_zero(TensorView view) {
 void ForwardRun::make_segments() {
   const std::int64_t columns = call_.stats.pooled_map.size(3), length = call_.shape.kv_len;
   const std::int64_t tile = plan_.sizes.geometry.tile_keys;
+  const auto places = static_cast<std::size_t>(plan_.chunk_pairs);
+  cells_.assign(places, std::vector<double>(static_cast<std::size_t>(call_.shape.group() * columns)));
+  cell_row_.assign(places, 0);
   segment_bounds_.push_back(0);
   for (std::int64_t c = 0; c < columns; ++c) {
     const std::int64_t end = cell_begin(c + 1, length, columns);
@@ -54,19 +57,23 @@ void ForwardRun::pool_row(const ForwardBlock& block, const Pair& pair, std::int6
                           RowNormaliser normaliser) {
   const std::int64_t group = call_.shape.group(), i = r / group, columns = call_.stats.pooled_map.size(3);
   const std::int64_t map_rows = call_.stats.pooled_map.size(2), map_row = cell_of(i, call_.shape.q_len, map_rows);
-  auto& current = cell_row_[static_cast<std::size_t>(pair.slot)];
+  auto& current = cell_row_[static_cast<std::size_t>(pair.place)];
   if (map_row != current) {
     flush_cells(pair, current);
     current = map_row;
   }
-  double* cells = cells_[static_cast<std::size_t>(pair.slot)].data() + r % group * columns;
+  double* cells = cells_[static_cast<std::size_t>(pair.place)].data() + r % group * columns;
+  const float base = normaliser.max * (block.rule->transforms ? 1.0f : block.rule->scale);
   for (std::int64_t s = 0; s < block.pooled.segments; ++s) {
     const float sum = block.pooled.sums[local * block.pooled.segments + s];
     if (sum == 0.0f) continue;
     const double max = block.pooled.maxima[local * block.pooled.segments + s];
-    cells[segment_cells_[static_cast<std::size_t>(s)]] += sum * std::exp2(max - normaliser.max) * normaliser.scale;
+    cells[segment_cells_[static_cast<std::size_t>(s)]] += sum * std::exp2(max - base) * normaliser.factor;
   }
-  if (r == pair.blocks.rows - 1) flush_cells(pair, map_row);
+  if (r == pair.blocks.rows - 1) {
+    flush_cells(pair, map_row);
+    current = 0;
+  }
 }
 
 void ForwardRun::flush_cells(const Pair& pair, std::int64_t map_row) {
@@ -75,7 +82,7 @@ void ForwardRun::flush_cells(const Pair& pair, std::int64_t map_row) {
   const auto map = write<float, 4>(call_.stats.pooled_map);
   const auto queries =
       static_cast<double>(cell_begin(map_row + 1, length, map_rows) - cell_begin(map_row, length, map_rows));
-  std::vector<double>& cells = cells_[static_cast<std::size_t>(pair.slot)];
+  std::vector<double>& cells = cells_[static_cast<std::size_t>(pair.place)];
   for (std::int64_t g = 0; g < group; ++g) {
     for (std::int64_t c = 0; c < columns; ++c) {
       map(pair.sequence, pair.kv_head * group + g, map_row, c) =
@@ -118,15 +125,15 @@ void ForwardRun::column_mass(Slot& slot, const Pair& pair, std::int64_t tile, co
         const std::int64_t combined = (i + r) * group + head;
         slot.rows[r] = row(pair, combined);
         slot.row_max[r] = normalisers_[normaliser_index(pair, combined)].max;
-        slot.row_scale[r] = normalisers_[normaliser_index(pair, combined)].scale;
+        slot.row_scale[r] = normalisers_[normaliser_index(pair, combined)].factor;
       }
-      pack_queries(slot, rows);
       std::fill_n(slot.columns, g.tile_keys, 0.0f);
       WeightsBlock block{.block = make_block(slot, pair, step, rows),
                          .max = slot.row_max,
                          .factor = slot.row_scale,
                          .column_sums = slot.columns,
                          .weights = nullptr};
+      set_queries(slot, block.block);
       PackedKeys& keys = block.block.keys;
       keys.keys = static_cast<const std::byte*>(keys.keys) + here * plan_.sizes.depth * g.element_bytes;
       keys.begin = first;
@@ -147,13 +154,14 @@ void ForwardRun::exact_weights(Slot& slot, const Pair& pair, const Step& step) {
   int rows = 0;
   auto run_rows = [&] {
     if (rows == 0) return;
-    pack_queries(slot, rows);
-    kernels_.weights_block({.block = make_block(slot, pair, step, rows),
-                            .max = slot.row_max,
-                            .factor = slot.row_scale,
-                            .column_sums = nullptr,
-                            .weights = targets,
-                            .weights_stride = call_.stats.weights.stride(3)});
+    WeightsBlock block{.block = make_block(slot, pair, step, rows),
+                       .max = slot.row_max,
+                       .factor = slot.row_scale,
+                       .column_sums = nullptr,
+                       .weights = targets,
+                       .weights_stride = call_.stats.weights.stride(3)};
+    pack_queries(slot, block.block);
+    kernels_.weights_block(block);
     rows = 0;
   };
   for (std::int64_t w = 0; w < count; ++w) {
@@ -164,7 +172,7 @@ void ForwardRun::exact_weights(Slot& slot, const Pair& pair, const Step& step) {
       const std::int64_t combined = i * group + g;
       slot.rows[rows] = row(pair, combined);
       slot.row_max[rows] = normalisers_[normaliser_index(pair, combined)].max;
-      slot.row_scale[rows] = normalisers_[normaliser_index(pair, combined)].scale;
+      slot.row_scale[rows] = normalisers_[normaliser_index(pair, combined)].factor;
       targets[rows] = &weights(pair.span.batch_entry, pair.kv_head * group + g, w, pair.span.kv_begin);
       if (++rows == kMaxBlockRows) run_rows();
     }

@@ -11,8 +11,10 @@ namespace {
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 std::int64_t round_up(std::int64_t a, std::int64_t b) { return ceil_div(a, b) * b; }
 
-// Packed keys that stay in the cache between packing and use, a thread.
-constexpr std::size_t kCacheBytes = std::size_t{8} << 20;
+// Packed keys that stay in a core's own cache between packing and use.
+constexpr std::size_t kCoreCacheBytes = std::size_t{1} << 20;
+// Packed keys that all threads take from memory at a time, a thread.
+constexpr std::size_t kChunkBytes = std::size_t{8} << 20;
 
 ForwardSizes sizes_of(const ForwardCall& call, const KernelTable& kernels, std::int64_t segments) {
   const int head_dim = static_cast<int>(call.shape.head_dim), value_dim = static_cast<int>(call.shape.value_dim);
@@ -32,7 +34,8 @@ ForwardSizes sizes_of(const ForwardCall& call, const KernelTable& kernels, std::
           : 0;
   s.slot_bytes = Workspace::aligned(kernels.forward_scratch_bytes(head_dim, value_dim)) +
                  Workspace::aligned(kMaxBlockRows * static_cast<std::size_t>(s.depth) * element) +
-                 Workspace::aligned(kMaxBlockRows * sizeof(QueryRow)) + Workspace::aligned(kMaxBlockRows * s.state_bytes) +
+                 Workspace::aligned(kMaxBlockRows * sizeof(QueryRow)) +
+                 Workspace::aligned(kMaxBlockRows * s.state_bytes) +
                  Workspace::aligned(kMaxBlockRows * 3 * sizeof(float)) + Workspace::aligned(normalised) +
                  Workspace::aligned(static_cast<std::size_t>(g.tile_keys) * sizeof(float)) + 16 * Workspace::kAlignment;
   return s;
@@ -44,9 +47,10 @@ std::int64_t pooled_segments(const ForwardCall& call, std::int64_t tiles) {
 
 // Everything but the packed tiles and the states between spans.
 std::size_t fixed_bytes(const ForwardPlan& plan) {
-  const std::size_t second = plan.second_pass ? static_cast<std::size_t>(plan.chunk_pairs * plan.rows) *
-                                                        plan.sizes.row_bytes + Workspace::kAlignment
-                                              : 0;
+  const std::size_t second =
+      plan.second_pass
+          ? static_cast<std::size_t>(plan.chunk_pairs * plan.rows) * plan.sizes.row_bytes + Workspace::kAlignment
+          : 0;
   return static_cast<std::size_t>(plan.slots) * plan.sizes.slot_bytes + second + 4 * Workspace::kAlignment;
 }
 
@@ -54,11 +58,12 @@ std::size_t fixed_bytes(const ForwardPlan& plan) {
 void split_pair(ForwardPlan& plan, std::size_t limit, std::int64_t block_rows) {
   plan.chunk_pairs = 1;
   const std::size_t row_state = plan.sizes.state_bytes, tile = plan.sizes.tile_bytes;
-  auto need = [&] { return fixed_bytes(plan) + tile + static_cast<std::size_t>(block_rows) * row_state; };
+  constexpr std::size_t kRounding = 16 * Workspace::kAlignment;
+  auto need = [&] { return fixed_bytes(plan) + tile + static_cast<std::size_t>(block_rows) * row_state + kRounding; };
   while (plan.slots > 1 && need() > limit) --plan.slots;
   require(need() <= limit, "attention: workspace_limit ", limit, " bytes is below the ", need(),
           " that the smallest tiles of this call take");
-  const std::size_t spare = limit - fixed_bytes(plan);
+  const std::size_t spare = limit - fixed_bytes(plan) - kRounding;
   const std::size_t for_tiles = std::max(tile, spare / 2);
   plan.span_tiles = std::min<std::int64_t>(plan.tiles, static_cast<std::int64_t>(for_tiles / tile));
   if (plan.whole()) return;
@@ -71,8 +76,8 @@ void split_pair(ForwardPlan& plan, std::size_t limit, std::int64_t block_rows) {
 
 RowBlocks::RowBlocks(std::int64_t row_count, int register_rows) : rows(row_count) {
   const std::int64_t blocks = std::max<std::int64_t>(1, ceil_div(rows, kMaxBlockRows));
-  block_rows = std::min<std::int64_t>(kMaxBlockRows, round_up(std::max<std::int64_t>(1, ceil_div(rows, blocks)),
-                                                              register_rows));
+  block_rows =
+      std::min<std::int64_t>(kMaxBlockRows, round_up(std::max<std::int64_t>(1, ceil_div(rows, blocks)), register_rows));
 }
 
 std::size_t ForwardPlan::bytes() const {
@@ -99,14 +104,21 @@ ForwardPlan plan_forward(const ForwardCall& call, const KernelTable& kernels, in
   plan.slots = static_cast<int>(std::clamp<std::int64_t>(tasks, 1, threads));
   const std::size_t limit = call.execution.workspace_limit;
   const std::size_t pair_bytes = static_cast<std::size_t>(plan.tiles) * plan.sizes.tile_bytes;
-  const std::size_t cache = kCacheBytes * static_cast<std::size_t>(plan.slots);
-  plan.chunk_pairs = std::clamp<std::int64_t>(static_cast<std::int64_t>(cache / pair_bytes), 1, plan.pairs);
+  plan.pair_tasks = plan.slots == 1 || (pair_bytes <= kCoreCacheBytes && plan.pairs >= 4 * plan.slots);
+  const std::size_t chunk = kChunkBytes * static_cast<std::size_t>(plan.slots);
+  plan.chunk_pairs = plan.pair_tasks ? plan.slots
+                                     : std::clamp<std::int64_t>(static_cast<std::int64_t>(chunk / pair_bytes), 1,
+                                                                std::max<std::int64_t>(1, plan.pairs));
   if (limit == 0) return plan;
-  while (plan.chunk_pairs > 1 && plan.bytes() > limit) plan.chunk_pairs = (plan.chunk_pairs + 1) / 2;
-  while (plan.slots > 1 && plan.bytes() > limit) --plan.slots;
+  while (!plan.pair_tasks && plan.chunk_pairs > 1 && plan.bytes() > limit) plan.chunk_pairs /= 2;
+  while (plan.slots > 1 && plan.bytes() > limit) {
+    --plan.slots;
+    if (plan.pair_tasks) plan.chunk_pairs = plan.slots;
+  }
   if (plan.bytes() > limit) {
+    plan.pair_tasks = false;
     plan.slots = static_cast<int>(std::clamp<std::int64_t>(tasks, 1, threads));
-    split_pair(plan, limit - std::min(limit, 16 * Workspace::kAlignment), blocks.block_rows);
+    split_pair(plan, limit, blocks.block_rows);
   }
   return plan;
 }

@@ -26,25 +26,26 @@ struct RowBlocks {
 // Sizes of packed operands and of a thread's working memory, in bytes.
 struct ForwardSizes {
   Geometry geometry;
-  std::int64_t depth = 0;         // head_dim padded
+  std::int64_t depth = 0;          // head_dim padded
   std::int64_t value_columns = 0;  // value_dim in whole panels
-  std::size_t tile_bytes = 0;     // keys and values of one tile
-  std::size_t slot_bytes = 0;     // of one thread: kernel scratch, packed q, rows, state
-  std::size_t state_bytes = 0;    // of one row between two spans of keys
-  std::size_t row_bytes = 0;      // of one row until the second pass
+  std::size_t tile_bytes = 0;      // keys and values of one tile
+  std::size_t slot_bytes = 0;      // of one thread: kernel scratch, packed q, rows, state
+  std::size_t state_bytes = 0;     // of one row between two spans of keys
+  std::size_t row_bytes = 0;       // of one row until the second pass
 };
 
 struct ForwardPlan {
   ForwardSizes sizes;
-  std::int64_t pairs = 0;            // sequences x kv_heads
-  std::int64_t tiles = 0;            // of the longest sequence
-  std::int64_t rows = 0;             // of the longest sequence: q_len x group
-  std::int64_t segments = 0;         // of the pooled map: runs of keys inside a cell and a tile
-  bool second_pass = false;          // column_mass or weights
-  int slots = 1;                     // threads that work at once
-  std::int64_t chunk_pairs = 1;      // packed at once
-  std::int64_t span_tiles = 0;       // of a pair packed at once
-  std::int64_t chunk_rows = 0;       // of a pair in work at once, where not all tiles are
+  std::int64_t pairs = 0;        // sequences x kv_heads
+  std::int64_t tiles = 0;        // of the longest sequence
+  std::int64_t rows = 0;         // of the longest sequence: q_len x group
+  std::int64_t segments = 0;     // of the pooled map: runs of keys inside a cell and a tile
+  bool second_pass = false;      // column_mass or weights
+  int slots = 1;                 // threads that work at once
+  std::int64_t chunk_pairs = 1;  // packed at once
+  bool pair_tasks = false;       // short sequences: a task packs a pair and attends to it, in memory of its slot
+  std::int64_t span_tiles = 0;   // of a pair packed at once
+  std::int64_t chunk_rows = 0;   // of a pair in work at once, where not all tiles are
   bool whole() const { return span_tiles >= tiles; }
 
   std::size_t bytes() const;

@@ -25,8 +25,8 @@ class ForwardRun {
     void* packed_q = nullptr;
     QueryRow* rows = nullptr;
     RowStates state;
-    float* sums = nullptr;    // pooled map: [rows, segments]
-    float* maxima = nullptr;  // pooled map: [rows, segments]
+    float* sums = nullptr;        // pooled map: [rows, segments]
+    float* maxima = nullptr;      // pooled map: [rows, segments]
     float* factors = nullptr;     // [rows]
     float* row_max = nullptr;     // [rows] of the second pass
     float* row_scale = nullptr;   // [rows] of the second pass
@@ -38,13 +38,14 @@ class ForwardRun {
   struct Pair {
     std::int64_t sequence = 0, kv_head = 0;
     SequenceSpan span;
-    std::int64_t slot = 0;  // where its packed keys lie
+    std::int64_t place = 0;  // where its packed keys lie
     RowBlocks blocks;
     KeyRange keys;  // that any row sees
   };
-  // What is in work: pairs [first, first + count), their tiles [tile_begin, tile_end), their rows [row_begin, row_end).
+  // What is in work: pairs [first_pair, first_pair + pairs), packed from place `first_place` on, their tiles
+  // [tile_begin, tile_end), their rows [row_begin, row_end).
   struct Step {
-    std::int64_t first_pair = 0, pairs = 0;
+    std::int64_t first_pair = 0, pairs = 0, first_place = 0;
     std::int64_t tile_begin = 0, tile_end = 0;
     std::int64_t row_begin = 0, row_end = 0;
   };
@@ -59,6 +60,7 @@ class ForwardRun {
                  [&](std::int64_t slot, std::int64_t task) { body(slots_[static_cast<std::size_t>(slot)], task); });
   }
 
+  void run_pair(std::int64_t slot, std::int64_t number);
   void run_chunk(std::int64_t first_pair, std::int64_t pairs);
   void pack(const Step& step, bool values);
   void pack_tile(const Slot& slot, const Pair& pair, std::int64_t tile, const Step& step, bool values);
@@ -67,7 +69,9 @@ class ForwardRun {
   ForwardBlock make_block(const Slot& slot, const Pair& pair, const Step& step, int rows) const;
   PackedKeys packed(const Pair& pair, const Step& step) const;
   QueryRow row(const Pair& pair, std::int64_t r) const;
-  void pack_queries(const Slot& slot, int rows) const;
+  void set_queries(const Slot& slot, ForwardBlock& block) const;
+  void pack_queries(const Slot& slot, ForwardBlock& block) const;
+  bool in_place(const ForwardBlock& block) const;
   void reset(const ForwardBlock& block) const;
   void finish(const Slot& slot, const ForwardBlock& block, const Pair& pair, std::int64_t first_row);
 
@@ -81,7 +85,7 @@ class ForwardRun {
   void column_mass(Slot& slot, const Pair& pair, std::int64_t tile, const Step& step);
   void exact_weights(Slot& slot, const Pair& pair, const Step& step);
   void clear_maps();
-  std::int64_t normaliser_index(const Pair& pair, std::int64_t r) const { return pair.slot * plan_.rows + r; }
+  std::int64_t normaliser_index(const Pair& pair, std::int64_t r) const { return pair.place * plan_.rows + r; }
 
   const ForwardCall& call_;
   const KernelTable& kernels_;
@@ -94,8 +98,8 @@ class ForwardRun {
   std::byte* packed_keys_ = nullptr;
   std::byte* packed_values_ = nullptr;
   std::uint8_t* not_finite_ = nullptr;
-  Slot between_;                            // states of chunk_rows rows, where the keys come in several spans
-  RowNormaliser* normalisers_ = nullptr;    // [chunk_pairs, rows]
+  Slot between_;                          // states of chunk_rows rows, where the keys come in several spans
+  RowNormaliser* normalisers_ = nullptr;  // [chunk_pairs, rows]
   std::vector<std::int64_t> segment_bounds_;
   std::vector<std::int64_t> segment_cells_;
   std::vector<std::vector<double>> cells_;  // per pair of the chunk: [group, columns] of the cell row in work

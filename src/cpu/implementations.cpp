@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "cpu/backward.h"
 #include "cpu/forward.h"
 #include "cpu/targets.h"
 
@@ -28,17 +29,33 @@ std::string refuse_tensors(const Target& target, const ConstTensorView& q, const
 // Implementations are plain function pointers: one pair per target, made from its index.
 template <std::size_t I>
 ForwardImplementation forward_implementation() {
+  return {
+      .name = targets()[I].name,
+      .refuse =
+          [](const ForwardCall& call) { return refuse_tensors(targets()[I], call.q, call.shape, call.params.score); },
+      .run = [](const ForwardCall& call) { run_forward(call, targets()[I].kernels()); },
+      .workspace = nullptr};
+}
+
+template <std::size_t I>
+BackwardImplementation backward_implementation() {
   return {.name = targets()[I].name,
-          .refuse = [](const ForwardCall& call) {
-            return refuse_tensors(targets()[I], call.q, call.shape, call.params.score);
-          },
-          .run = [](const ForwardCall& call) { run_forward(call, targets()[I].kernels()); },
+          .refuse =
+              [](const BackwardCall& call) {
+                return refuse_tensors(targets()[I], call.saved.q, call.shape, call.params.score);
+              },
+          .run = [](const BackwardCall& call) { run_backward(call, targets()[I].backward()); },
           .workspace = nullptr};
 }
 
 template <std::size_t... I>
 std::array<ForwardImplementation, kMaxTargets> make_forward(std::index_sequence<I...>) {
   return {(I < targets().size() ? forward_implementation<I>() : ForwardImplementation{})...};
+}
+
+template <std::size_t... I>
+std::array<BackwardImplementation, kMaxTargets> make_backward(std::index_sequence<I...>) {
+  return {(I < targets().size() ? backward_implementation<I>() : BackwardImplementation{})...};
 }
 
 }  // namespace
@@ -48,6 +65,9 @@ std::span<const ForwardImplementation> forward_implementations() {
   return std::span(all).first(targets().size());
 }
 
-std::span<const BackwardImplementation> backward_implementations() { return {}; }
+std::span<const BackwardImplementation> backward_implementations() {
+  static const auto all = make_backward(std::make_index_sequence<kMaxTargets>{});
+  return std::span(all).first(targets().size());
+}
 
 }  // namespace rootdk::cpu

@@ -28,6 +28,7 @@ struct Geometry {
   int rows = 0;        // rows of a register tile
   int depth_step = 1;  // the depth of a product is a multiple of it
   int tile_keys = 0;   // keys that are scored at once; a multiple of panel
+  bool fused = true;   // a multiply-add rounds once, so that x of the largest score is what rounding left, not 0
 };
 
 // The keys and values of one tile or of several tiles in order, as the kernels read them.
@@ -37,8 +38,8 @@ struct PackedKeys {
   const void* keys = nullptr;
   const void* values = nullptr;
   int64_t value_stride = 0;
-  int64_t begin = 0, end = 0;                     // keys of the sequence that are here; begin is a multiple of tile_keys
-  const uint8_t* values_not_finite = nullptr;     // [tiles from begin]: the tile holds an infinity or a NaN
+  int64_t begin = 0, end = 0;                  // keys of the sequence that are here; begin is a multiple of tile_keys
+  const uint8_t* values_not_finite = nullptr;  // [tiles from begin]: the tile holds an infinity or a NaN
 };
 
 // Bias, mask and tables of one row, as pointers to key 0 of the sequence.
@@ -61,9 +62,9 @@ enum class ScoreKind : int32_t { dot, additive };
 // What happens to a score on its way to a weight; one for a whole call. Logits inside the kernels are in base 2.
 struct ScoreRule {
   ScoreKind score = ScoreKind::dot;
-  float scale = 1.0f;        // scale / temperature * log2(e); positive unless `transforms`
-  float cap = 0.0f;          // softcap c * log2(e): logit = cap tanh(score * cap_scale); 0: none
-  float cap_scale = 0.0f;    // scale / temperature / c
+  float scale = 1.0f;      // scale / temperature * log2(e); positive unless `transforms`
+  float cap = 0.0f;        // softcap c * log2(e): logit = cap tanh(score * cap_scale); 0: none
+  float cap_scale = 0.0f;  // scale / temperature / c
   bool has_bias = false, has_mask = false, has_block_mask = false, has_relative = false, has_alibi = false;
   ElementKind bias_kind = ElementKind::f32;
   int64_t bias_stride = 0, mask_stride = 0, block_mask_stride = 0, relative_stride = 0, additive_stride = 0;
@@ -72,11 +73,12 @@ struct ScoreRule {
   uint32_t dropout_threshold = 0;  // of 65536; 0: no dropout
   uint64_t dropout_seed = 0;
 
-  bool transforms = false;         // logits are formed before the exponential, instead of folding the scale into it
+  bool transforms = false;  // logits are formed before the exponential, instead of folding the scale into it
 };
 
-// The running softmax of each row: maximum (base 2), sum of weights, and for the statistics the sum of x 2^x and of
-// 2^2x, all relative to the maximum; out is the weighted sum of values so far.
+// The running softmax of each row: the largest score, the sum of weights, and for the statistics the sum of x 2^x and
+// of 2^2x, all with x = score * rule.scale - round(max * rule.scale); out is the weighted sum of values so far. Where
+// the rule transforms, scores are logits already and the scale is 1.
 struct RowStates {
   float* max = nullptr;       // [rows]
   float* sum = nullptr;       // [rows]
@@ -87,7 +89,7 @@ struct RowStates {
 };
 
 // Sums of weights over runs of keys for the pooled map: segment s covers the keys [bounds[s], bounds[s + 1]), no
-// segment crosses a tile; sums[row * segments + s] is relative to maxima[row * segments + s].
+// segment crosses a tile; sums[row * segments + s] is relative to the scaled maximum maxima[row * segments + s].
 struct PooledSegments {
   const int64_t* bounds = nullptr;
   int64_t segments = 0;
@@ -101,19 +103,20 @@ struct ForwardBlock {
   const QueryRow* rows = nullptr;
   int row_count = 0;
   int head_dim = 0, value_dim = 0;
-  const void* packed_q = nullptr;  // [row_count rounded up, head_dim padded], by pack_rows
+  const void* q = nullptr;  // the left operand: packed by pack_rows, or the tensor itself where it has that layout
+  int64_t q_stride = 0;     // elements from row to row
   PackedKeys keys;
   RowStates state;
   PooledSegments pooled;
   void* scratch = nullptr;  // forward_scratch_bytes, 64-byte aligned
 };
 
-// Weights of rows whose maximum and normaliser are known: weight = 2^(logit - max) * factor.
+// Weights of rows whose maximum (as in RowStates) and normaliser are known: weight = 2^x * factor.
 struct WeightsBlock {
   ForwardBlock block;
-  const float* max = nullptr;     // [rows]
-  const float* factor = nullptr;  // [rows]
-  float* column_sums = nullptr;   // [keys.end - keys.begin]: the weights of all rows are added; or null
+  const float* max = nullptr;       // [rows]
+  const float* factor = nullptr;    // [rows]
+  float* column_sums = nullptr;     // [keys.end - keys.begin]: the weights of all rows are added; or null
   float* const* weights = nullptr;  // [rows]: where the row of weights goes, key 0 of the sequence first; or null
   int64_t weights_stride = 1;
 };
@@ -125,14 +128,16 @@ struct KernelTable {
   void (*pack_rows)(const SourceRows& source, void* packed, float* scratch) = nullptr;
   // Keys as panels of their transpose: [panels of keys, dim padded, panel]; the last panel is filled with zeros.
   void (*pack_keys)(const SourceRows& source, void* packed, float* scratch) = nullptr;
-  // Values as panels: panel p of value_dim begins at packed + p * panel_stride elements, keys rounded up to whole panels
-  // with zeros. Returns whether any value is infinite or NaN.
+  // Values as panels: panel p of value_dim begins at packed + p * panel_stride elements, keys rounded up to whole
+  // panels with zeros. Returns whether any value is infinite or NaN.
   bool (*pack_values)(const SourceRows& source, void* packed, int64_t panel_stride) = nullptr;
   size_t (*forward_scratch_bytes)(int head_dim, int value_dim) = nullptr;
   void (*forward_block)(const ForwardBlock& block) = nullptr;
   // out rows = state.out * factor[row], in the caller's element type.
   void (*store_rows)(const ForwardBlock& block, const float* factor, ElementKind kind) = nullptr;
   void (*weights_block)(const WeightsBlock& block) = nullptr;
+  // Runs the target's multiply-adds on registers alone and returns how many operations that were.
+  int64_t (*peak)(int64_t rounds, float* sum) = nullptr;
 };
 
 // One function per target that this build has; see targets/.

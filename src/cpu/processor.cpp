@@ -42,8 +42,8 @@ Processor look() {
   const unsigned long long states = saved_states();
   const bool ymm = (states & 0x6) == 0x6, zmm = (states & 0xe6) == 0xe6, tiles = (states & 0x60000) == 0x60000;
   found.avx2 = ymm && bit(extended.b, 5) && bit(basic.c, 12) && bit(basic.c, 29);
-  found.avx512 = zmm && found.avx2 && bit(extended.b, 16) && bit(extended.b, 17) && bit(extended.b, 30) &&
-                 bit(extended.b, 31);
+  found.avx512 =
+      zmm && found.avx2 && bit(extended.b, 16) && bit(extended.b, 17) && bit(extended.b, 30) && bit(extended.b, 31);
   found.avx512bf16 = found.avx512 && bit(more.a, 5);
   found.avx512vnni = found.avx512 && bit(extended.c, 11);
   found.amx = tiles && found.avx512bf16 && bit(extended.d, 24) && bit(extended.d, 22) && request_tiles();

@@ -9,24 +9,27 @@
 
 namespace rootdk::cpu {
 
-// The state of one row after its last key, logits in base 2.
+// The state of one row after its last key, as RowStates defines it.
 struct RowEnd {
   float max = 0;
+  float scale = 1;    // from the maximum to the logit in base 2
+  bool fused = true;  // Geometry::fused
   float sum = 0;
   float weighted = 0, squares = 0;  // where statistics are kept
   double sink = 0;                  // -infinity: none
 };
 
-// weight = 2^(logit - max) * scale, with max finite even for a row that sees no key.
+// weight = 2^x * factor, x as in RowStates, with max finite even for a row that sees no key.
 struct RowNormaliser {
   float max = 0;
-  float scale = 0;
+  float factor = 0;
 };
 
 class RowStatistics {
  public:
   explicit RowStatistics(const AttentionStats& stats);
 
+  bool any() const { return any_; }
   // Entropy and sum_p2, which need sums of their own inside the kernel.
   bool needs_sums() const { return entropy_ || sum_p2_; }
 

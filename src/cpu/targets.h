@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "cpu/backward_table.h"
 #include "cpu/kernel_table.h"
 
 namespace rootdk::cpu {
@@ -12,7 +13,8 @@ namespace rootdk::cpu {
 struct Target {
   std::string_view name;
   const KernelTable& (*kernels)() = nullptr;
-  bool bf16_products = false;      // multiplies bf16 and nothing else
+  const BackwardTable& (*backward)() = nullptr;
+  bool bf16_products = false;          // multiplies bf16 and nothing else
   std::string (*missing)() = nullptr;  // what the processor lacks, as a sentence; empty: nothing
 };
 

@@ -4,7 +4,10 @@ namespace rootdk::cpu {
 namespace {
 
 constexpr Target kTargets[] = {
-    {.name = "neon", .kernels = neon_kernels, .missing = [] { return std::string(); }},
+    {.name = "neon",
+     .kernels = neon_kernels,
+     .backward = backward_neon_kernels,
+     .missing = [] { return std::string(); }},
 };
 
 }  // namespace

@@ -1,9 +1,19 @@
 // What the dispatcher asks, most specialised first.
+#include <array>
+
 #include "core/implementation.h"
+#include "cuda/hopper/hopper.h"
+#include "cuda/portable/portable.h"
 
 namespace rootdk::cuda {
 
-std::span<const ForwardImplementation> forward_implementations() { return {}; }
-std::span<const BackwardImplementation> backward_implementations() { return {}; }
+std::span<const ForwardImplementation> forward_implementations() {
+  static const std::array all = {hopper::forward(), portable::forward()};
+  return all;
+}
+std::span<const BackwardImplementation> backward_implementations() {
+  static const std::array all = {portable::backward()};
+  return all;
+}
 
 }  // namespace rootdk::cuda

@@ -3,7 +3,6 @@
 #include <dnnl.h>
 
 #include <algorithm>
-#include <chrono>
 
 #include "core/check.h"
 
@@ -52,7 +51,7 @@ void multiply(const Context& context, const ProductShape& shape, Factor a, Facto
     if (!accumulate) std::fill(c, c + shape.rows * shape.columns, 0.0f);
     return;
   }
-  const auto start = std::chrono::steady_clock::now();
+  const double start = context.times ? layer_clock(*context.times) : 0.0;
   const std::int64_t row_tiles = (shape.rows + kTileRows - 1) / kTileRows;
   const std::int64_t column_tiles = (shape.columns + kTileColumns - 1) / kTileColumns;
   auto tile = [&](std::int64_t index) {
@@ -69,7 +68,7 @@ void multiply(const Context& context, const ProductShape& shape, Factor a, Facto
     context.threads().parallel_for(row_tiles * column_tiles, tile);
   }
   if (context.times) {
-    context.times->product_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    context.times->product_seconds += layer_clock(*context.times) - start;
     context.times->product_flops +=
         2.0 * static_cast<double>(shape.rows) * static_cast<double>(shape.columns) * static_cast<double>(shape.inner);
   }

@@ -9,7 +9,15 @@
 #include "layers/tape.h"
 
 // Loops that the compiler vectorises, compiled once for each vector width and chosen at load time.
-#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+// Not under sanitizers, whose runtime is not there yet when the choice is made.
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define ROOTDK_SANITIZED 1
+#endif
+#elif defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#define ROOTDK_SANITIZED 1
+#endif
+#if defined(__x86_64__) && !defined(ROOTDK_SANITIZED)
 #define ROOTDK_VECTOR_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
 #define ROOTDK_VECTOR_CLONES

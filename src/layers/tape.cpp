@@ -1,5 +1,7 @@
 #include "layers/tape.h"
 
+#include <ctime>
+
 #include "core/check.h"
 
 namespace rootdk {
@@ -30,6 +32,12 @@ void Tape::backward() {
     records_.pop_back();
     record();  // then lets go of the activations it held
   }
+}
+
+double layer_clock(const LayerTimes& times) {
+  timespec now{};
+  clock_gettime(times.processor_time ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
 std::uint64_t Context::next_seed() {

@@ -68,9 +68,13 @@ class Tape {
 
 // Where the time of a forward pass goes; see `rootdk bench model`.
 struct LayerTimes {
+  bool processor_time = false;  // of this thread, where it does all the work; else the time of the clock
   double product_seconds = 0, attention_seconds = 0;
   double product_flops = 0, attention_flops = 0;
 };
+
+// Seconds on the clock that `times` asks for.
+double layer_clock(const LayerTimes& times);
 
 // How layers run. The dropout of each place has its own seed: `seed` mixed with the count of dropouts so far.
 struct Context {

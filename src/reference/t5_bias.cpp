@@ -16,6 +16,8 @@ void check(std::string_view operation, const T5BucketParams& p) {
           p.bidirectional ? " must be even and at least 4 (bidirectional)" : " must be at least 2");
   require(p.max_distance > one_side / 2, operation, ": max_distance ", p.max_distance, " must be over ", one_side / 2,
           ", the number of buckets for single distances");
+  require(p.max_distance < (std::int64_t{1} << 31), operation, ": max_distance ", p.max_distance,
+          " must be below 2^31");
 }
 
 void check_table(std::string_view operation, const ConstTensorView& weights, const ConstTensorView& table,

@@ -119,6 +119,9 @@ void add_sizes(Specs& all) {
   all.push_back(
       {.name = "gqa_decode", .batch = 3, .heads = 8, .kv_heads = 2, .q_len = 1, .kv_len = 133, .head_dim = 128});
   all.back().scalars.causal = true;
+  all.push_back({.name = "long", .heads = 1, .q_len = 261, .kv_len = 519, .head_dim = 64});
+  all.push_back({.name = "long_causal_mqa", .heads = 2, .kv_heads = 1, .q_len = 310, .kv_len = 310, .head_dim = 32});
+  all.back().scalars.causal = true;
   all.push_back({.name = "value_dim_larger", .q_len = 40, .kv_len = 70, .head_dim = 64, .value_dim = 128});
   all.push_back({.name = "value_dim_smaller", .q_len = 40, .kv_len = 70, .head_dim = 192, .value_dim = 128});
   all.push_back({.name = "value_dim_odd", .q_len = 20, .kv_len = 30, .head_dim = 16, .value_dim = 5});

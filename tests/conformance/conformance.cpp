@@ -6,6 +6,7 @@
 #include <cstring>
 #include <iostream>
 #include <memory>
+#include <sstream>
 
 #include "conformance/cases.h"
 #include "conformance/fixtures.h"
@@ -86,15 +87,25 @@ double allowed_error(const std::string& name, const AttentionCase& problem, cons
   return allowed + 2 * unit_roundoff(problem.dtype) * magnitude;
 }
 
-void expect_results(const Results& actual, const Results& truth, const AttentionCase& problem, const Expected& e) {
+std::vector<std::string> compare(const Results& actual, const Results& truth, const AttentionCase& problem,
+                                 const Expected& e) {
+  std::vector<std::string> lines;
   for (const auto& [name, tensor] : actual) {
     const Tensor& wanted = truth.at(name);
     const Difference d = difference(wanted, tensor);
     const double allowed = allowed_error(name, problem, e, wanted, d.magnitude);
-    EXPECT_LE(d.largest, allowed) << problem.name << ": " << name << " at element " << d.where << " of "
-                                  << describe(wanted) << " is " << (tensor.elements() ? doubles(tensor)[d.where] : 0)
-                                  << ", expected " << (wanted.elements() ? doubles(wanted)[d.where] : 0);
+    if (d.largest <= allowed) continue;
+    std::ostringstream line;
+    line << problem.name << ": " << name << " at element " << d.where << " of " << describe(wanted) << " is "
+         << doubles(tensor)[d.where] << ", expected " << doubles(wanted)[d.where] << ": off by " << d.largest
+         << ", allowed " << allowed;
+    lines.push_back(line.str());
   }
+  return lines;
+}
+
+void expect_results(const Results& actual, const Results& truth, const AttentionCase& problem, const Expected& e) {
+  for (const std::string& line : compare(actual, truth, problem, e)) ADD_FAILURE() << line;
 }
 
 void expect_same_bits(const Results& a, const Results& b, const std::string& what) {
@@ -170,6 +181,12 @@ bool skip_if_absent(const ConformanceReport& report, const Target& target) {
 }
 
 }  // namespace
+
+std::vector<std::string> violations(const AttentionCase& problem, const Results& actual) {
+  const Expected& e = expected(problem, true);
+  const bool backward = actual.contains("grad_q");
+  return compare(actual, backward ? e.backward : e.forward, problem, e);
+}
 
 void expect_case(const AttentionCase& problem, const Target& target, ConformanceReport& report) {
   check(problem, target, false, report);

@@ -34,4 +34,7 @@ ConformanceReport expect_fixtures(const Target& target, DType dtype = DType::f32
 // One case of your own by the same rules.
 void expect_case(const AttentionCase& problem, const Target& target, ConformanceReport& report);
 
+// What the grid would say about results (forward, or backward on the reference's forward) of a case with its own name.
+std::vector<std::string> violations(const AttentionCase& problem, const Results& actual);
+
 }  // namespace rootdk::test

@@ -85,13 +85,13 @@ const Row kRows[] = {
      [](Call& c) {
        c.gradients.q = c.make(DType::f64, {1, 4, 3, 8});
      },
-     "q has type f64, expected f32"},
-    {"GradientOverlap", [](Call& c) { c.gradients.v.strides[1] = 0; }, "the strides of v overlap: stride 0"},
+     "gradients.q has type f64, expected f32"},
+    {"GradientOverlap", [](Call& c) { c.gradients.v.strides[1] = 0; }, "the strides of gradients.v overlap: stride 0"},
     {"GradientDevice",
      [](Call& c) {
        c.gradients.v.device = {DeviceKind::cuda, 0};
      },
-     "v lies on cuda:0 but v lies on cpu"},
+     "gradients.v lies on cuda:0 but v lies on cpu"},
     {"BiasNotGiven",
      [](Call& c) {
        c.gradients.bias = c.make(DType::f32, {1, 1, 3, 5});

@@ -9,7 +9,7 @@
 namespace rootdk::test {
 namespace {
 
-// Published behaviour of the default encoder: 16 buckets a side, 8 of them for single distances.
+// Worked by hand from the formula for the default encoder: 16 buckets a side, 8 of them for single distances.
 TEST(T5Bias, EncoderBuckets) {
   const std::pair<int, int> left[] = {{0, 0},   {1, 1},   {7, 7},   {8, 8},   {11, 8},   {12, 9},   {15, 9},
                                       {16, 10}, {22, 10}, {23, 11}, {31, 11}, {32, 12},  {45, 12},  {46, 13},

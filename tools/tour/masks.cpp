@@ -20,7 +20,7 @@ TitledBlock masked(const std::string& title, const AttentionParams& params, cons
 }  // namespace
 
 void show_masks(const Style& style) {
-  print_line("  Rows are queries, columns are keys; each row's weights still sum to 1 over what is left.");
+  print_line("  The same ten queries and keys under four masks. Each row's weights sum to 1 over what is left.");
   print_line();
   Tensor length(DType::i32, {1}), starts(DType::i32, {3});
   length.values<std::int32_t>()[0] = 6;

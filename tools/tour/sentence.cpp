@@ -71,7 +71,8 @@ void print_matrix(const Vectors& s, const Style& style) {
       const double w = weight(0, 0, i, j);
       sum += w;
       // The two digits after the point, where there is something to say.
-      line += style.cyan(shade(w, 2)) + (w >= 0.095 ? format(".%02.0f", std::min(99.0, 100 * w)) : "   ") + " ";
+      const std::string digits = w >= 0.095 ? format(".%02.0f", std::min(99.0, 100 * w)) : "   ";
+      line += style.cyan(shade(w, 2)) + (w >= 0.5 ? style.green(digits) : digits) + " ";
     }
     const double keys = std::exp(s.entropy.values<float>()[static_cast<std::size_t>(i)]);
     print_line(line + style.dim(format("%6.3f  %3.1f keys", sum, keys)));

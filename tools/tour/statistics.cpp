@@ -60,8 +60,8 @@ ConstTensorView head_of(const Tensor& tensor, std::int64_t head) { return tensor
 
 // What one would tell a colleague, from the numbers alone.
 std::string diagnosis(double keys, double sum_p2, double first_mass) {
-  if (first_mass > 0.5) return "an attention sink: most weight rests on key 0";
-  if (sum_p2 > 0.7) return "saturated: one-hot rows, hardly any gradient passes";
+  if (first_mass > 0.5) return "most weight rests on key 0: an attention sink";
+  if (sum_p2 > 0.7) return "nearly one-hot rows: little gradient passes";
   if (keys < 32) return "reads a small neighbourhood";
   return "spreads over much of what it may see";
 }
@@ -70,9 +70,10 @@ std::string diagnosis(double keys, double sum_p2, double first_mass) {
 
 void show_statistics(const Style& style) {
   const Measured m = run_heads();
-  print_line(format("  Four heads over %d tokens, causal. The kernel measures each row inside the softmax, at almost",
+  print_line(format("  Four heads over %d tokens, causal. The kernel measures every row inside the softmax, in O(n)",
                     int{kLength}));
-  print_line("  no cost and in O(n) memory. The maps are pooled from all n² weights without ever storing them.");
+  print_line("  memory; the maps are pooled from all n² weights, which are never stored. Rows are queries, columns");
+  print_line("  are keys; darker is more, relative to the row.");
   print_line();
   std::vector<TitledBlock> maps;
   for (std::int64_t h = 0; h < kHeads; ++h) {

@@ -5,46 +5,56 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 import torch
 
 from .._arrays import TorchKind, kind_of
-from .._attention import ROW_STATS, StatsRequest, run_backward, run_forward
+from .._attention import run_backward, run_forward
 from .._params import DIFFERENTIABLE, TENSORS, Params
+from .._stats import ROW_STATS, StatsRequest
 
-# (schema type, name) of what follows q, k and v.
+# (schema type, name) of what follows q, k and v. Numbers travel in two lists: PyTorch's bookkeeping grows with the
+# square of the number of arguments.
 TENSOR_ARGUMENTS = [("Tensor?", name) for name in TENSORS] + [("Tensor?", "seed_tensor"), ("Tensor?", "weight_rows")]
-# In the order of Params.scalars.
-SCALAR_ARGUMENTS = [
-    ("int", "score"), ("int", "scale_kind"), ("float", "scale"), ("float", "temperature"), ("float", "softcap"),
-    ("int", "causal"), ("SymInt", "window_left"), ("SymInt", "window_right"), ("SymInt", "block_q"),
-    ("SymInt", "block_kv"), ("SymInt", "max_q_len"), ("SymInt", "max_kv_len"), ("SymInt", "relative_zero"),
-    ("float", "dropout"), ("int", "seed"),
-]
-STATS_ARGUMENTS = [("str", "stats"), ("SymInt", "map_rows"), ("SymInt", "map_columns"), ("bool", "all_weights"),
-                   ("int", "stats_stride")]
-RUN_ARGUMENTS = [("str", "target"), ("int", "threads")]
+NUMBER_ARGUMENTS = [("SymInt[]", "integers"), ("float[]", "factors")]
+TEXT_ARGUMENTS = [("str", "stats"), ("str", "target")]
+# `integers` begins with Params.integers and ends with map_rows, map_columns, all_weights, stats_stride, threads.
+N_OWN_INTEGERS = 5
 OUTPUTS = ("out", "lse", "entropy", "max_logit", "max_weight", "sum_p2", "column_mass", "pooled_map", "weights")
 WITH_GRADIENT = ("q", "k", "v") + DIFFERENTIABLE
-N_TENSORS, N_SCALARS = len(TENSOR_ARGUMENTS), len(SCALAR_ARGUMENTS)
+N_TENSORS = len(TENSOR_ARGUMENTS)
 
 Flat = Sequence[Any]
 
 
-def flatten(params: Params, request: Optional[StatsRequest], target: Optional[str], threads: Optional[int],
-            like: torch.Tensor) -> List[Any]:
+def flatten(
+    params: Params, request: Optional[StatsRequest], target: Optional[str], threads: Optional[int], like: torch.Tensor
+) -> List[Any]:
     """Everything after q, k and v. lse is always computed: the gradient needs it."""
     tensors: Dict[str, Any] = dict(params.tensors or {})
     request = request or StatsRequest()
     chosen = None if isinstance(request.weights, bool) else request.weights
     for name, x in tensors.items():
         if not isinstance(x, torch.Tensor):
-            tensors[name] = _as_tensor(x, torch.int32 if name in ("kv_lengths", "q_starts", "kv_starts") else None, like)
+            tensors[name] = _as_tensor(
+                x, torch.int32 if name in ("kv_lengths", "q_starts", "kv_starts") else None, like
+            )
     if chosen is not None and not isinstance(chosen, torch.Tensor):
         chosen = torch.tensor(list(chosen), dtype=torch.int32, device=like.device)
-    seed = params.scalars[-1]
+    *integers, seed = params.integers
     rows, columns = request.map_size or (0, 0)
     return [
-        *(tensors.get(name) for name in TENSORS), params.seed_tensor, chosen,
-        *params.scalars[:-1], seed - 2**64 if seed >= 2**63 else seed,  # the schema's integers have a sign
-        ",".join(request.names), rows, columns, request.weights is True, request.stride,
-        target or "", threads or 0,
+        *(tensors.get(name) for name in TENSORS),
+        params.seed_tensor,
+        chosen,
+        [
+            *integers,
+            seed - 2**64 if seed >= 2**63 else seed,  # the schema's integers have a sign
+            rows,
+            columns,
+            int(request.weights is True),
+            request.stride,
+            threads or 0,
+        ],
+        list(params.factors),
+        ",".join(request.names),
+        target or "",
     ]
 
 
@@ -55,12 +65,14 @@ def _as_tensor(x: Any, dtype: Optional[torch.dtype], like: torch.Tensor) -> torc
     return torch.tensor(x, dtype=dtype or small, device=like.device)
 
 
-def _unflatten(flat: Flat) -> Tuple[Params, Optional[torch.Tensor]]:
-    tensors, scalars = flat[:N_TENSORS], flat[N_TENSORS:N_TENSORS + N_SCALARS]
+def _unflatten(flat: Flat) -> Tuple[Params, Optional[torch.Tensor], Sequence[int]]:
+    """(params, weight_rows, the integers that are not of Params)."""
+    tensors, integers, factors = flat[:N_TENSORS], flat[N_TENSORS], flat[N_TENSORS + 1]
     given = {name: x for name, x in zip(TENSORS, tensors) if x is not None}
-    seed_tensor, weight_rows = tensors[len(TENSORS):]
-    seed = (int(scalars[-1]) if seed_tensor is None else int(seed_tensor)) & 0xFFFFFFFFFFFFFFFF
-    return Params.from_scalars((*scalars[:-1], seed), given), weight_rows
+    seed_tensor, weight_rows = tensors[len(TENSORS) :]
+    *numbers, seed = integers[:-N_OWN_INTEGERS]
+    seed = (seed if seed_tensor is None else int(seed_tensor)) & 0xFFFFFFFFFFFFFFFF
+    return Params.from_numbers((*numbers, seed), tuple(factors), given), weight_rows, integers[-N_OWN_INTEGERS:]
 
 
 def _kind(q: torch.Tensor) -> TorchKind:
@@ -69,22 +81,47 @@ def _kind(q: torch.Tensor) -> TorchKind:
     return kind
 
 
-def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *flat: Any) -> Tuple[torch.Tensor, ...]:
-    """OUTPUTS; those not asked for are empty, each a tensor of its own, since operators may not return one twice."""
-    params, weight_rows = _unflatten(flat)
-    names, rows, columns, all_weights, stride, target, threads = flat[N_TENSORS + N_SCALARS:]
+def compute(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *flat: Any) -> Dict[str, torch.Tensor]:
+    """out, lse, and what is asked for, by name."""
+    params, weight_rows, (rows, columns, all_weights, stride, threads) = _unflatten(flat)
+    names, target = flat[N_TENSORS + 2 :]
     wanted = tuple(dict.fromkeys(("lse", *filter(None, names.split(",")))))
-    request = StatsRequest(wanted, (rows, columns) if rows else None,
-                           weight_rows if weight_rows is not None else all_weights, stride)
+    request = StatsRequest(
+        wanted, (rows, columns) if rows else None, weight_rows if weight_rows is not None else bool(all_weights), stride
+    )
     out, arrays = run_forward(_kind(q), q, k, v, params, None, request, target or None, threads or None)
     assert arrays is not None
-    return (out, *(arrays[name] if name in arrays else q.new_empty(0) for name in OUTPUTS[1:]))
+    arrays["out"] = out
+    return arrays
+
+
+def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *flat: Any) -> Tuple[torch.Tensor, ...]:
+    """OUTPUTS; those not asked for are empty, each a tensor of its own, since operators may not return one twice."""
+    arrays = compute(q, k, v, *flat)
+    return tuple(arrays[name] if name in arrays else q.new_empty(0) for name in OUTPUTS)
+
+
+def wanted_outputs(request: Optional[StatsRequest]) -> Tuple[str, ...]:
+    """The names of what compute() gives, in the order of OUTPUTS."""
+    wanted = {"out", "lse", *(request.names if request else ())}
+    if request and request.map_size is not None:
+        wanted.add("pooled_map")
+    if request and request.weights is not False:
+        wanted.add("weights")
+    return tuple(name for name in OUTPUTS if name in wanted)
+
+
+def forward_wanted(*inputs: Any) -> Tuple[torch.Tensor, ...]:
+    """compute() in the order of OUTPUTS, without those not asked for."""
+    arrays = compute(*inputs)
+    return tuple(arrays[name] for name in OUTPUTS if name in arrays)
 
 
 def fake_forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *flat: Any) -> Tuple[torch.Tensor, ...]:
     """The shapes and types of forward()."""
     weight_rows = flat[N_TENSORS - 1]
-    names, rows, columns, all_weights, _, _, _ = flat[N_TENSORS + N_SCALARS:]
+    rows, columns, all_weights, _, _ = flat[N_TENSORS][-N_OWN_INTEGERS:]
+    names = flat[N_TENSORS + 2]
     batch, heads, q_len, _ = q.shape
     kv_len, small = k.shape[2], torch.float64 if q.dtype == torch.float64 else torch.float32
     shapes: Dict[str, Any] = {name: (batch, heads, q_len) for name in ("lse", *names.split(",")) if name in ROW_STATS}
@@ -94,16 +131,28 @@ def fake_forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *flat: Any) 
         shapes["pooled_map"] = (batch, heads, rows, columns)
     if all_weights or weight_rows is not None:
         shapes["weights"] = (batch, heads, q_len if weight_rows is None else weight_rows.shape[0], kv_len)
-    return (q.new_empty((batch, heads, q_len, v.shape[3])),
-            *(q.new_empty(shapes[name], dtype=small) if name in shapes else q.new_empty(0) for name in OUTPUTS[1:]))
+    return (
+        q.new_empty((batch, heads, q_len, v.shape[3])),
+        *(q.new_empty(shapes[name], dtype=small) if name in shapes else q.new_empty(0) for name in OUTPUTS[1:]),
+    )
 
 
-def backward(grad_out: torch.Tensor, grad_lse: Optional[torch.Tensor], grad_entropy: Optional[torch.Tensor],
-             q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor,
-             entropy: Optional[torch.Tensor], needs: Sequence[bool], *flat: Any) -> Tuple[torch.Tensor, ...]:
+def backward(
+    grad_out: torch.Tensor,
+    grad_lse: Optional[torch.Tensor],
+    grad_entropy: Optional[torch.Tensor],
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    entropy: Optional[torch.Tensor],
+    needs: Sequence[bool],
+    *flat: Any,
+) -> Tuple[torch.Tensor, ...]:
     """Gradients of WITH_GRADIENT; those not needed are empty."""
-    params, _ = _unflatten(flat)
-    target, threads = flat[N_TENSORS + N_SCALARS:]
+    params, _, own = _unflatten(flat)
+    target, threads = flat[N_TENSORS + 2], own[-1]
     names = tuple(name for name, needed in zip(WITH_GRADIENT, needs) if needed)
     if grad_out.stride(-1) != 1:
         grad_out = grad_out.contiguous()  # the gradient of a sum repeats one number
@@ -113,9 +162,25 @@ def backward(grad_out: torch.Tensor, grad_lse: Optional[torch.Tensor], grad_entr
     return tuple(gradients[name] if name in gradients else q.new_empty(0) for name in WITH_GRADIENT)
 
 
-def fake_backward(grad_out: torch.Tensor, grad_lse: Any, grad_entropy: Any, q: torch.Tensor, k: torch.Tensor,
-                  v: torch.Tensor, out: Any, lse: Any, entropy: Any, needs: Sequence[bool],
-                  *flat: Any) -> Tuple[torch.Tensor, ...]:
+def fake_backward(
+    grad_out: torch.Tensor,
+    grad_lse: Any,
+    grad_entropy: Any,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: Any,
+    lse: Any,
+    entropy: Any,
+    needs: Sequence[bool],
+    *flat: Any,
+) -> Tuple[torch.Tensor, ...]:
     sources = dict(zip(TENSORS, flat), q=q, k=k, v=v)
-    return tuple(torch.empty(sources[name].shape, dtype=sources[name].dtype, device=sources[name].device)
-                 if needed else q.new_empty(0) for name, needed in zip(WITH_GRADIENT, needs))
+    return tuple(
+        (
+            torch.empty(sources[name].shape, dtype=sources[name].dtype, device=sources[name].device)
+            if needed
+            else q.new_empty(0)
+        )
+        for name, needed in zip(WITH_GRADIENT, needs)
+    )

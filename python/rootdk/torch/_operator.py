@@ -1,48 +1,46 @@
 """Attention as PyTorch sees it: torch.library operators from 2.4 on, a torch.autograd.Function before."""
 
-from typing import Any, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 import torch
 
-from .._attention import StatsRequest
 from .._params import Params
 from .._result import AttentionResult
+from .._stats import StatsRequest
 from . import _kernels
-from ._kernels import (N_SCALARS, N_TENSORS, OUTPUTS, RUN_ARGUMENTS, SCALAR_ARGUMENTS, STATS_ARGUMENTS,
-                       TENSOR_ARGUMENTS, WITH_GRADIENT)
+from ._kernels import N_TENSORS, NUMBER_ARGUMENTS, OUTPUTS, TENSOR_ARGUMENTS, TEXT_ARGUMENTS, WITH_GRADIENT
 
 HAS_OPERATORS = hasattr(torch, "library") and hasattr(torch.library, "register_autograd")
 # Where each differentiable tensor stands among the arguments.
 _NAMES = ["q", "k", "v"] + [name for _, name in TENSOR_ARGUMENTS]
 _PLACES = [_NAMES.index(name) for name in WITH_GRADIENT]
-_N_ARGUMENTS = 3 + N_TENSORS + N_SCALARS + len(STATS_ARGUMENTS) + len(RUN_ARGUMENTS)
-_WITH_STATS = 3 + N_TENSORS + N_SCALARS
+_N_ARGUMENTS = 3 + N_TENSORS + len(NUMBER_ARGUMENTS) + len(TEXT_ARGUMENTS)
 
 
 def _setup_context(ctx: Any, inputs: Sequence[Any], output: Sequence[torch.Tensor]) -> None:
-    """Keeps what backward reads. lse and entropy carry gradients, the other statistics do not."""
-    out, lse, entropy = output[:3]
+    """Keeps what backward reads. lse and entropy, where it is asked for, carry gradients; the rest does not."""
+    integers, factors, stats, target = inputs[3 + N_TENSORS :]
+    has_entropy = "entropy" in stats.split(",")
     ctx.set_materialize_grads(False)
-    ctx.mark_non_differentiable(*output[3:], *([] if entropy.numel() else [entropy]))
-    tensors = inputs[3:3 + N_TENSORS]
-    ctx.save_for_backward(*inputs[:3], out, lse, entropy if "entropy" in inputs[_WITH_STATS].split(",") else None,
-                          *tensors)
-    ctx.scalars = (*inputs[3 + N_TENSORS:_WITH_STATS], *inputs[-len(RUN_ARGUMENTS):])
+    ctx.mark_non_differentiable(*output[3 if has_entropy else 2 :])
+    out, lse, entropy = output[0], output[1], output[2] if has_entropy else None
+    ctx.save_for_backward(*inputs[:3], out, lse, entropy, *inputs[3 : 3 + N_TENSORS])
+    ctx.rest = (integers, factors, target)
 
 
 def _backward_arguments(ctx: Any, grads: Sequence[Optional[torch.Tensor]]) -> Tuple[Any, ...]:
     q, k, v, out, lse, entropy, *tensors = ctx.saved_tensors
-    grad_out, grad_lse, grad_entropy = grads[:3]
+    grad_out, grad_lse = grads[:2]
+    grad_entropy = grads[2] if entropy is not None else None
     if grad_out is None:
         grad_out = torch.zeros_like(out)
     needs = [bool(ctx.needs_input_grad[place]) for place in _PLACES]
-    return (grad_out, grad_lse, grad_entropy if entropy is not None else None, q, k, v, out, lse, entropy, needs,
-            *tensors, *ctx.scalars)
+    return (grad_out, grad_lse, grad_entropy, q, k, v, out, lse, entropy, needs, *tensors, *ctx.rest)
 
 
 def _place(gradients: Sequence[torch.Tensor], needs: Sequence[bool]) -> Tuple[Optional[torch.Tensor], ...]:
     """One gradient, or None, for each argument."""
-    result: list = [None] * _N_ARGUMENTS
+    result: List[Optional[torch.Tensor]] = [None] * _N_ARGUMENTS
     for place, gradient, needed in zip(_PLACES, gradients, needs):
         if needed:
             result[place] = gradient
@@ -50,35 +48,44 @@ def _place(gradients: Sequence[torch.Tensor], needs: Sequence[bool]) -> Tuple[Op
 
 
 class _Attention(torch.autograd.Function):
-    """For PyTorch before 2.4."""
+    """The gradient without the dispatcher: for PyTorch before 2.4, and for plain calls after."""
 
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> Tuple[torch.Tensor, ...]:
-        output = _kernels.forward(*inputs)
-        _setup_context(ctx, inputs, output)
-        return output
+    if hasattr(torch, "func"):  # the form that function transforms (torch.func.grad) want
+        forward = staticmethod(_kernels.forward_wanted)
+        setup_context = staticmethod(_setup_context)
+    else:
+
+        @staticmethod
+        def forward(ctx: Any, *inputs: Any) -> Tuple[torch.Tensor, ...]:  # type: ignore[misc]
+            output = _kernels.forward_wanted(*inputs)
+            _setup_context(ctx, inputs, output)
+            return output
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Optional[torch.Tensor]) -> Tuple[Optional[torch.Tensor], ...]:
         arguments = _backward_arguments(ctx, grads)
-        return _place(_kernels.backward(*arguments), arguments[9])
+        # Inside a function transform tensors are wrapped, and only the dispatcher can unwrap them.
+        wrapped = HAS_OPERATORS and torch._C._functorch.peek_interpreter_stack() is not None
+        run_backward = torch.ops.rootdk.attention_backward if wrapped else _kernels.backward
+        return _place(run_backward(*arguments), arguments[9])
 
 
 def _schema(arguments: Sequence[Tuple[str, str]], outputs: int) -> str:
-    return "(" + ", ".join(f"{kind} {name}" for kind, name in arguments) + ") -> (" + ", ".join(
-        ["Tensor"] * outputs) + ")"
+    return (
+        "(" + ", ".join(f"{kind} {name}" for kind, name in arguments) + ") -> (" + ", ".join(["Tensor"] * outputs) + ")"
+    )
 
 
 def _register() -> Any:
     """torch.ops.rootdk.attention and attention_backward: schema, kernels, shapes for tracing, and the gradient."""
     library = torch.library.Library("rootdk", "DEF")
     data = [("Tensor", "q"), ("Tensor", "k"), ("Tensor", "v")]
-    common = TENSOR_ARGUMENTS + SCALAR_ARGUMENTS
-    library.define("attention" + _schema(data + common + STATS_ARGUMENTS + RUN_ARGUMENTS, len(OUTPUTS)))
+    common = TENSOR_ARGUMENTS + NUMBER_ARGUMENTS
+    library.define("attention" + _schema(data + common + TEXT_ARGUMENTS, len(OUTPUTS)))
     upstream = [("Tensor", "grad_out"), ("Tensor?", "grad_lse"), ("Tensor?", "grad_entropy")]
     saved = data + [("Tensor", "out"), ("Tensor", "lse"), ("Tensor?", "entropy"), ("bool[]", "needs")]
-    library.define("attention_backward" + _schema(upstream + saved + common + RUN_ARGUMENTS, len(WITH_GRADIENT)))
+    library.define("attention_backward" + _schema(upstream + saved + common + [("str", "target")], len(WITH_GRADIENT)))
     for device in ("CPU", "CUDA"):
         library.impl("attention", _kernels.forward, device)
         library.impl("attention_backward", _kernels.backward, device)
@@ -96,34 +103,54 @@ def _register() -> Any:
     return library
 
 
-if HAS_OPERATORS:
-    _library = _register()  # unregisters its operators when it dies
-    _run = torch.ops.rootdk.attention
-else:
-    _run = _Attention.apply
+_library = _register() if HAS_OPERATORS else None  # unregisters its operators when it dies
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
-def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, params: Params, request: Optional[StatsRequest],
-        target: Optional[str], threads: Optional[int]) -> Union[torch.Tensor, AttentionResult]:
+def _is_watched(*tensors: torch.Tensor) -> bool:
+    """Whether somebody follows the call: a compiler, a dispatch mode, a tensor subclass."""
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
+        return True
+    return not all(type(x) in _PLAIN for x in tensors)
+
+
+def run(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    params: Params,
+    request: Optional[StatsRequest],
+    target: Optional[str],
+    threads: Optional[int],
+) -> Union[torch.Tensor, AttentionResult]:
+    """The operator, or where nobody follows the call the function behind it, which PyTorch calls much faster."""
     flat = _kernels.flatten(params, request, target, threads, q)
-    outputs = dict(zip(OUTPUTS, _run(q, k, v, *flat)))
+    names = _kernels.wanted_outputs(request)
+    if HAS_OPERATORS and _is_watched(q, k, v):
+        outputs: Dict[str, torch.Tensor] = dict(zip(OUTPUTS, torch.ops.rootdk.attention(q, k, v, *flat)))
+    else:
+        outputs = dict(zip(names, _Attention.apply(q, k, v, *flat)))
     if request is None:
         return outputs["out"]
-    wanted = set(request.names)
-    if request.map_size is not None:
-        wanted.add("pooled_map")
-    if request.weights is not False:
-        wanted.add("weights")
-    arrays = {name: x for name, x in outputs.items() if name in wanted}
+    arrays = {name: outputs[name] for name in names if name != "out" and (name != "lse" or "lse" in request.names)}
     if not isinstance(request.weights, bool):
         arrays["weight_rows"] = flat[N_TENSORS - 1]
     return AttentionResult(outputs["out"], arrays)
 
 
-def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, stats: Union[bool, str, Sequence[str]] = False,
-              map_size: Union[None, int, Tuple[int, int]] = None, weights: Any = False, stats_stride: int = 1,
-              target: Optional[str] = None, threads: Optional[int] = None,
-              **params: Any) -> Union[torch.Tensor, AttentionResult]:
+def attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    stats: Union[bool, str, Sequence[str]] = False,
+    map_size: Union[None, int, Tuple[int, int]] = None,
+    weights: Any = False,
+    stats_stride: int = 1,
+    target: Optional[str] = None,
+    threads: Optional[int] = None,
+    **params: Any,
+) -> Union[torch.Tensor, AttentionResult]:
     """rootdk.attention as an operator of PyTorch: the same arguments, with gradients for q, k, v, bias, relative_table,
     alibi_slopes, sinks and additive_v, and through the statistics lse and entropy. `seed` may be a tensor of one
     integer, so that a compiled function draws a new one in each call."""

@@ -1,6 +1,6 @@
 """RoPE as PyTorch operations, for every device and with gradients; the frequencies are the library's."""
 
-from typing import Any, Optional, Tuple
+from typing import Any, Tuple
 
 import torch
 
@@ -14,13 +14,15 @@ def _frequencies(head_dim: int, params: RopeParams) -> Tuple[torch.Tensor, float
     return frequencies, result.attention_factor
 
 
-def rope(x: torch.Tensor, *, positions: Optional[torch.Tensor] = None, **params: Any) -> torch.Tensor:
-    """rootdk.rope for tensors on any device, with a gradient: x [batch, heads, len, head_dim], positions [batch, len] or
-    [len]. Rotates in f32, or in f64 where x is f64."""
+def rope(x: torch.Tensor, *, positions: Any = None, **params: Any) -> torch.Tensor:
+    """rootdk.rope for tensors on any device, with a gradient: x [batch, heads, len, head_dim], positions [batch, len]
+    or [len]. Rotates in f32, or in f64 where x is f64."""
     values = RopeParams(**params)
     frequencies, factor = _frequencies(x.shape[-1], values)
     if positions is None:
         positions = torch.arange(x.shape[2], device=x.device) + values.offset
+    elif not isinstance(positions, torch.Tensor):
+        positions = torch.tensor(positions, device=x.device)
     # Angles in double: positions reach far beyond what f32 keeps apart.
     angles = positions.to(torch.float64).unsqueeze(-1) * frequencies.to(x.device)
     if angles.dim() == 3:

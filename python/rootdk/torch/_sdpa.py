@@ -35,14 +35,24 @@ def _mask_dimensions(mask: torch.Tensor, leading: Tuple[int, ...]) -> torch.Tens
     return mask.expand(*leading, *mask.shape[-3:]).reshape(-1, *mask.shape[-3:])
 
 
-def _leading(x: torch.Tensor) -> Tuple[int, ...]:
-    return tuple(x.shape[:-3])
+def _common_leading(*tensors: torch.Tensor) -> Tuple[int, ...]:
+    """The dimensions before heads, broadcast."""
+    shapes = [tuple(x.shape[:-3]) for x in tensors]
+    if shapes[0] == shapes[1] == shapes[2]:
+        return shapes[0] or (1,)
+    return tuple(torch.broadcast_shapes(*shapes))
 
 
-def scaled_dot_product_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
-                                 attn_mask: Optional[torch.Tensor] = None, dropout_p: float = 0.0,
-                                 is_causal: bool = False, scale: Optional[float] = None,
-                                 enable_gqa: bool = False) -> torch.Tensor:
+def scaled_dot_product_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: Optional[torch.Tensor] = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: Optional[float] = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
     """A drop-in for torch.nn.functional.scaled_dot_product_attention.
 
     As there, is_causal is aligned to the top left: query i sees the keys up to i, also where q_len and kv_len differ
@@ -54,11 +64,13 @@ def scaled_dot_product_attention(query: torch.Tensor, key: torch.Tensor, value: 
     if lowered is not None and query.dtype != torch.float64:
         query, key, value = query.to(lowered), key.to(lowered), value.to(lowered)
     shape, rank = query.shape, query.dim()
-    leading = tuple(torch.broadcast_shapes(_leading(query), _leading(key), _leading(value))) or (1,)
+    leading = _common_leading(query, key, value)
     q, k, v = (_four_dimensions(x, leading) for x in (query, key, value))
     if q.shape[1] != k.shape[1] and not enable_gqa and k.shape[1] != 1:
-        raise ValueError(f"scaled_dot_product_attention: query has {q.shape[1]} heads and key {k.shape[1]} "
-                         "(enable_gqa=True lets query heads share them)")
+        raise ValueError(
+            f"scaled_dot_product_attention: query has {q.shape[1]} heads and key {k.shape[1]} "
+            "(enable_gqa=True lets query heads share them)"
+        )
     q_len, kv_len = q.shape[2], k.shape[2]
     window = None
     if is_causal and q_len < kv_len:
@@ -71,8 +83,11 @@ def scaled_dot_product_attention(query: torch.Tensor, key: torch.Tensor, value: 
         if attn_mask.dtype == torch.bool:
             mask = attn_mask
         else:
-            bias = attn_mask if attn_mask.dtype in (torch.float32, q.dtype) and q.dtype != torch.float64 else (
-                attn_mask.to(q.dtype))
+            bias = (
+                attn_mask
+                if attn_mask.dtype in (torch.float32, q.dtype) and q.dtype != torch.float64
+                else (attn_mask.to(q.dtype))
+            )
     seed: Any = torch.randint(2**62, ()) if dropout_p > 0 else 0
     params = Params(causal=is_causal, window=window, scale=scale, mask=mask, bias=bias, dropout=dropout_p, seed=seed)
     kind = kind_of(q, "query")
@@ -83,4 +98,4 @@ def scaled_dot_product_attention(query: torch.Tensor, key: torch.Tensor, value: 
     assert isinstance(out, torch.Tensor)
     if rank == 4 and leading == tuple(shape[:1]):
         return out
-    return out.reshape(*(leading if rank > 3 else ()), *out.shape[-min(rank, 3):]) if rank >= 3 else out[0, 0]
+    return out.reshape(*(leading if rank > 3 else ()), *out.shape[-min(rank, 3) :]) if rank >= 3 else out[0, 0]

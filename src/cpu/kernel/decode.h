@@ -206,7 +206,7 @@ class DecodeKernel {
     }
     const RowStates& state = block_.state;
     const float scale = rule_.transforms ? 1.0f : rule_.scale;
-    const float factor = raise_max<kStats>(state, r, row_max(row, kTileKeys) * scale);
+    const float factor = raise_max<kStats>(state, r, row_max(row, kTileKeys) * scale, 1.0f);
     const float max = state.max[r] == kMinusInfinity ? 0.0f : state.max[r];
     const RowSums sums = exponentials<WeightsInPlace, kStats>(row, kTileKeys, scale, max, row);
     state.sum[r] += sums.sum;

@@ -31,7 +31,7 @@ struct DecodeFunctions {
     for (int r = 0; r < rows; ++r) {
       if (later.max[r] == kMinusInfinity) continue;
       const float factor =
-          into.weighted ? raise_max<true>(into, r, later.max[r]) : raise_max<false>(into, r, later.max[r]);
+          into.weighted ? raise_max<true>(into, r, later.max[r], 1.0f) : raise_max<false>(into, r, later.max[r], 1.0f);
       const float difference = later.max[r] - into.max[r];
       const float share = exp2(difference);
       if (into.weighted) {

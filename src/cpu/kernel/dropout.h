@@ -13,8 +13,8 @@ struct DropoutCounter {
   uint32_t query, head, batch;
 };
 
-// lanes[t] is the 16-bit number of key first_key + t for t below a multiple of 8 kWidth that covers `keys`; first_key is
-// a multiple of 8. Room for keys rounded up to 8 kWidth.
+// lanes[t] is the 16-bit number of key first_key + t for t below a multiple of 8 kWidth that covers `keys`; first_key
+// is a multiple of 8. Room for keys rounded up to 8 kWidth.
 inline void dropout_lanes(const DropoutCounter& counter, int64_t first_key, int keys, uint16_t* lanes) {
   using Int = Simd::Int;
   constexpr uint32_t kMultiply0 = 0xD2511F53u, kMultiply1 = 0xCD9E8D57u;

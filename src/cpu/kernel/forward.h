@@ -14,10 +14,10 @@ namespace {
 // Working memory of one thread, at 64-byte boundaries.
 template <class Gemm>
 struct ForwardScratch {
-  float* scores;                     // [Gemm::kRows, tile]
-  typename Gemm::Element* weights;   // [Gemm::kRows, tile]; f32 weights take the place of the scores
-  float* factors;                    // [Gemm::kRows]
-  uint16_t* lanes;                   // [tile rounded up to 8 vectors]
+  float* scores;                    // [Gemm::kRows, tile]
+  typename Gemm::Element* weights;  // [Gemm::kRows, tile]; f32 weights take the place of the scores
+  float* factors;                   // [Gemm::kRows]
+  uint16_t* lanes;                  // [tile rounded up to 8 vectors]
 
   static constexpr size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
   static constexpr size_t score_bytes(int tile) { return aligned(sizeof(float) * Gemm::kRows * tile); }
@@ -160,26 +160,24 @@ class ForwardKernel {
     return false;
   }
 
-  const Element* packed_row(int r) const {
-    return static_cast<const Element*>(block_.packed_q) + static_cast<ptrdiff_t>(r) * depth_;
-  }
+  const Element* query(int r) const { return static_cast<const Element*>(block_.q) + r * block_.q_stride; }
 
   // scores [rows, columns] = q k^T
   void score(const Piece& p) {
-    const auto* keys =
-        static_cast<const Element*>(block_.keys.keys) + (p.first_key - block_.keys.begin) * static_cast<int64_t>(depth_);
+    const auto* keys = static_cast<const Element*>(block_.keys.keys) +
+                       (p.first_key - block_.keys.begin) * static_cast<int64_t>(depth_);
     for (int t = 0; t < p.columns; t += kPanel, keys += static_cast<ptrdiff_t>(kPanel) * depth_) {
       const int columns = smaller(kPanel, p.columns - t);
       if constexpr (Gemm::kUnit == 1) {
         if (rule_.score == ScoreKind::additive) {
           for (int i = 0; i < p.rows; ++i) {
-            additive_scores(block_.rows[p.first_row + i], rule_.additive_stride, packed_row(p.first_row + i), keys,
-                            kPanel, block_.head_dim, columns, scratch_.scores + i * tile_ + t);
+            additive_scores(block_.rows[p.first_row + i], rule_.additive_stride, query(p.first_row + i), keys, kPanel,
+                            block_.head_dim, columns, scratch_.scores + i * tile_ + t);
           }
           continue;
         }
       }
-      const Left<Unit> q{reinterpret_cast<const Unit*>(packed_row(p.first_row)), depth_ / Gemm::kUnit};
+      const Left<Unit> q{reinterpret_cast<const Unit*>(query(p.first_row)), block_.q_stride / Gemm::kUnit};
       Gemm::multiply(p.rows, columns, q, keys, depth_, scratch_.scores + t, tile_);
     }
   }
@@ -192,17 +190,17 @@ class ForwardKernel {
       if constexpr (kSpecial) {
         form_logits({row, p.first_key, p.keys, p.columns}, rule_, block_.rows[p.first_row + i]);
       }
-      scratch_.factors[i] = raise_max<kStats>(block_.state, p.first_row + i, row_max(row, p.columns) * scale);
+      scratch_.factors[i] = raise_max<kStats>(block_.state, p.first_row + i, row_max(row, p.columns), scale);
     }
     for (int i = 0; i < p.rows; ++i) {
       const int r = p.first_row + i;
       float* row = scratch_.scores + i * tile_;
       Element* weights = scratch_.weights + i * tile_;
-      const float max = kSpecial && block_.state.max[r] == kMinusInfinity ? 0.0f : block_.state.max[r];
+      const float max = kSpecial && block_.state.max[r] == kMinusInfinity ? 0.0f : block_.state.max[r] * scale;
       RowSums sums;
       if (kSpecial && (rule_.dropout_threshold || block_.pooled.segments)) {
         sums = exponentials<FloatWeights, kStats>(row, p.columns, scale, max, row);
-        pool_and_drop(p, i);
+        pool_and_drop(p, i, max);
         for (int t = 0; t < p.columns; t += kPairOfVectors) {
           Gemm::store_weights(weights + t, Simd::load(row + t), Simd::load(row + t + kWidth));
         }
@@ -218,17 +216,17 @@ class ForwardKernel {
   }
 
   // The weights of row i are f32 in the place of its scores.
-  void pool_and_drop(const Piece& p, int i) {
+  void pool_and_drop(const Piece& p, int i, float scaled_max) {
     float* row = scratch_.scores + i * tile_;
     const QueryRow& query = block_.rows[p.first_row + i];
-    if (block_.pooled.segments) pool(p, i, row);
+    if (block_.pooled.segments) pool(p, i, row, scaled_max);
     if (rule_.dropout_threshold) {
       const DropoutCounter counter{rule_.dropout_seed, query.query, query.head, query.batch};
       drop_weights(counter, rule_.dropout_threshold, p.first_key, p.columns, row, scratch_.lanes);
     }
   }
 
-  void pool(const Piece& p, int i, const float* row) {
+  void pool(const Piece& p, int i, const float* row, float scaled_max) {
     const PooledSegments& pooled = block_.pooled;
     const int64_t base = (p.first_row + i) * pooled.segments;
     int64_t s = 0, after = pooled.segments;  // ends as the last segment that begins at or before the piece
@@ -238,9 +236,9 @@ class ForwardKernel {
     }
     for (; s < pooled.segments && pooled.bounds[s] < p.first_key + p.keys; ++s) {
       const int64_t begin = pooled.bounds[s] - p.first_key, end = pooled.bounds[s + 1] - p.first_key;
-      pooled.sums[base + s] = sum_of(row, begin > 0 ? static_cast<int>(begin) : 0,
-                                     end < p.keys ? static_cast<int>(end) : p.keys);
-      pooled.maxima[base + s] = block_.state.max[p.first_row + i];
+      pooled.sums[base + s] =
+          sum_of(row, begin > 0 ? static_cast<int>(begin) : 0, end < p.keys ? static_cast<int>(end) : p.keys);
+      pooled.maxima[base + s] = scaled_max;
     }
   }
 
@@ -255,8 +253,8 @@ class ForwardKernel {
   // out [rows, value_dim] = factor out + p v
   void add_values(const Piece& p) {
     const Left<Unit> weights{reinterpret_cast<const Unit*>(scratch_.weights), tile_ / Gemm::kUnit};
-    const auto* values =
-        static_cast<const Element*>(block_.keys.values) + (p.first_key - block_.keys.begin) * static_cast<int64_t>(kPanel);
+    const auto* values = static_cast<const Element*>(block_.keys.values) +
+                         (p.first_key - block_.keys.begin) * static_cast<int64_t>(kPanel);
     const int depth = round_up(p.keys, Gemm::kDepthStep);
     float* out = block_.state.out + p.first_row * block_.state.out_stride;
     for (int d = 0; d < block_.value_dim; d += kPanel, values += block_.keys.value_stride) {
@@ -332,7 +330,7 @@ class WeightsKernel : private ForwardKernel<Gemm> {
       float* row = this->scratch_.scores + i * this->tile_;
       const int r = p.first_row + i;
       form_logits({row, p.first_key, p.keys, p.columns}, this->rule_, this->block_.rows[r]);
-      const Vec factor = Simd::set1(weights_.factor[r]), offset = Simd::set1(-weights_.max[r]);
+      const Vec factor = Simd::set1(weights_.factor[r]), offset = Simd::set1(-(weights_.max[r] * scale));
       for (int t = 0; t < p.columns; t += kWidth) {
         const Vec x = Simd::fma(Simd::load(row + t), Simd::set1(scale), offset);
         Simd::store(row + t, Simd::mul(exp2(x), factor));
@@ -348,7 +346,8 @@ class WeightsKernel : private ForwardKernel<Gemm> {
   void add_columns(const Piece& p, const float* row) {
     float* sums = weights_.column_sums + (p.first_key - this->block_.keys.begin);
     int t = 0;
-    for (; t + kWidth <= p.keys; t += kWidth) Simd::store(sums + t, Simd::add(Simd::load(sums + t), Simd::load(row + t)));
+    for (; t + kWidth <= p.keys; t += kWidth)
+      Simd::store(sums + t, Simd::add(Simd::load(sums + t), Simd::load(row + t)));
     for (; t < p.keys; ++t) sums[t] += row[t];
   }
 

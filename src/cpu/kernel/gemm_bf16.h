@@ -12,6 +12,25 @@ inline void store_bf16_pair(uint16_t* to, Vec first, Vec second) {
   _mm512_storeu_si512(to, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second, first)));
 }
 
+// As float_peak, on pairs of bf16.
+inline int64_t bf16_peak(int64_t rounds, float* sum) {
+  Vec chain[kPeakChains];
+#pragma GCC unroll 12
+  for (int i = 0; i < kPeakChains; ++i) chain[i] = Simd::set1(static_cast<float>(i));
+  auto a = reinterpret_cast<__m512bh>(_mm512_set1_epi32(0x3c003c00));
+  const auto b = reinterpret_cast<__m512bh>(_mm512_set1_epi32(0x3c003c00));
+  for (int64_t round = 0; round < rounds; ++round) {
+    __asm__("" : "+v"(a));  // the product changes nothing from round to round, as far as the compiler knows
+#pragma GCC unroll 12
+    for (int i = 0; i < kPeakChains; ++i) chain[i] = _mm512_dpbf16_ps(chain[i], a, b);
+  }
+  Vec total = Simd::zero();
+#pragma GCC unroll 12
+  for (int i = 0; i < kPeakChains; ++i) total = Simd::add(total, chain[i]);
+  *sum = Simd::reduce_add(total);
+  return rounds * kPeakChains * kWidth * 4;
+}
+
 // As float_tile, with pairs of neighbours in depth as units: a [R, pairs], b [pairs, panel, 2].
 template <int R, int NV, bool kAccumulate>
 void bf16_tile(Left<uint32_t> a, const uint16_t* b, int pairs, float* c, ptrdiff_t ldc, const float* factor) {
@@ -31,8 +50,7 @@ void bf16_tile(Left<uint32_t> a, const uint16_t* b, int pairs, float* c, ptrdiff
     for (int j = 0; j < NV; ++j) right[j] = reinterpret_cast<__m512bh>(_mm512_loadu_si512(b + 2 * j * kWidth));
 #pragma GCC unroll 8
     for (int i = 0; i < R; ++i) {
-      const auto left =
-          reinterpret_cast<__m512bh>(_mm512_set1_epi32(static_cast<int>(row[i][k * a.depth_stride])));
+      const auto left = reinterpret_cast<__m512bh>(_mm512_set1_epi32(static_cast<int>(row[i][k * a.depth_stride])));
 #pragma GCC unroll 8
       for (int j = 0; j < NV; ++j) sum[i][j] = _mm512_dpbf16_ps(sum[i][j], left, right[j]);
     }
@@ -63,6 +81,7 @@ struct Bf16Gemm {
 
   struct Thread {};
 
+  static int64_t peak(int64_t rounds, float* sum) { return bf16_peak(rounds, sum); }
   static float widen(uint16_t x) { return widen_bf16(x); }
   static void store_weights(uint16_t* to, Vec first, Vec second) { store_bf16_pair(to, first, second); }
 

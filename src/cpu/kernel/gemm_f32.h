@@ -2,7 +2,7 @@
 
 // Register-blocked products of f32 on packed panels. Included once per target: internal linkage.
 
-#include "cpu/simd/common.h"
+#include "cpu/kernel/peak.h"
 
 namespace rootdk::cpu {
 namespace {
@@ -70,8 +70,8 @@ void with_tile(int rows, int vectors, Arguments... arguments) {
 // of values holds keys as depth.
 struct FloatGemm {
   using Element = float;
-  using Unit = float;                     // what the left operand is read in
-  static constexpr int kDepthStep = 1;    // depth is a multiple of it
+  using Unit = float;                   // what the left operand is read in
+  static constexpr int kDepthStep = 1;  // depth is a multiple of it
   static constexpr int kRows = Simd::kRows;
   static constexpr int kPanel = Simd::kPanelVectors * kWidth;
   static constexpr int kUnit = 1;  // elements in a Unit
@@ -80,6 +80,7 @@ struct FloatGemm {
 
   struct Thread {};  // state a thread needs around its products: none
 
+  static int64_t peak(int64_t rounds, float* sum) { return float_peak(rounds, sum); }
   static float widen(float x) { return x; }
   // Two vectors of weights as a left operand.
   static void store_weights(float* to, Vec first, Vec second) {

@@ -31,9 +31,9 @@ struct Bf16Packing {
     const auto* rows = static_cast<const uint16_t*>(source.data);
     auto* to = static_cast<uint16_t*>(packed);
     for (int first = 0; first < source.rows; first += kPanel, to += static_cast<ptrdiff_t>(kPanel) * depth) {
-      for (int d = 0; d < depth; d += 2 * kPairs) {
-        for (int part = 0; part < kPanel; part += kWidth) {
-          const int count = larger(0, smaller(kWidth, source.rows - first - part));
+      for (int part = 0; part < kPanel; part += kWidth) {
+        const int count = larger(0, smaller(kWidth, source.rows - first - part));
+        for (int d = 0; d < depth; d += 2 * kPairs) {
           const uint16_t* from = rows + (first + part) * source.row_stride + d;
           transpose_square(from, source.row_stride, count, source.dim - d, smaller(kPairs, (depth - d) / 2),
                            to + static_cast<ptrdiff_t>(d) * kPanel + 2 * part);
@@ -44,26 +44,25 @@ struct Bf16Packing {
 
   static bool values(const SourceRows& source, void* packed, int64_t panel_stride) {
     __mmask32 not_finite = 0;
-    for (int d = 0; d < source.dim; d += kWidth) {
-      const auto dims = static_cast<__mmask16>((1u << smaller(kWidth, source.dim - d)) - 1u);
-      uint16_t* to = static_cast<uint16_t*>(packed) + d / kPanel * panel_stride + d % kPanel * 2;
-      const uint16_t* from = static_cast<const uint16_t*>(source.data) + d;
-      for (int key = 0; key < round_up(source.rows, kPanel); key += 2, to += 2 * kPanel) {
-        const __m512i even = load_row(from, key, source, dims);
-        const __m512i odd = load_row(from, key + 1, source, dims);
+    const __m512i exponent = _mm512_set1_epi16(0x7f80);
+    for (int key = 0; key < round_up(source.rows, kPanel); key += 2) {
+      uint16_t* row = static_cast<uint16_t*>(packed) + static_cast<ptrdiff_t>(key) * kPanel;
+      for (int d = 0; d < source.dim; d += kWidth) {
+        const __m512i even = load_row(source, key, d), odd = load_row(source, key + 1, d);
         const __m512i pairs = _mm512_or_si512(even, _mm512_slli_epi32(odd, 16));
-        const __m512i exponent = _mm512_set1_epi16(0x7f80);
         not_finite |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(pairs, exponent), exponent);
-        _mm512_storeu_si512(to, pairs);
+        _mm512_storeu_si512(row + d / kPanel * panel_stride + d % kPanel * 2, pairs);
       }
     }
     return not_finite != 0;
   }
 
  private:
-  static __m512i load_row(const uint16_t* from, int key, const SourceRows& source, __mmask16 dims) {
+  static __m512i load_row(const SourceRows& source, int key, int d) {
     if (key >= source.rows) return _mm512_setzero_si512();
-    return _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(dims, from + key * source.row_stride));
+    const uint16_t* from = static_cast<const uint16_t*>(source.data) + key * source.row_stride + d;
+    const auto dims = static_cast<__mmask16>((1u << smaller(kWidth, source.dim - d)) - 1u);
+    return _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(dims, from));
   }
 
   // dims: the dimensions that are left in the tensor; pairs: those that are left in the panel.

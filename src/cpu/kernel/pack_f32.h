@@ -65,12 +65,12 @@ void pack_float_keys(const SourceRows& source, float* packed) {
   constexpr int kPanel = FloatGemm::kPanel;
   const auto* keys = static_cast<const typename StoredType::Type*>(source.data);
   for (int first = 0; first < source.rows; first += kPanel, packed += static_cast<ptrdiff_t>(kPanel) * source.dim) {
-    for (int d = 0; d < source.dim; d += kWidth) {
-      const int dims = smaller(kWidth, source.dim - d);
-      for (int part = 0; part < kPanel; part += kWidth) {
-        const int count = larger(0, smaller(kWidth, source.rows - first - part));
-        pack_transposed_square<StoredType>(keys + (first + part) * source.row_stride + d, source.row_stride, count, dims,
-                                           packed + static_cast<ptrdiff_t>(d) * kPanel + part);
+    for (int part = 0; part < kPanel; part += kWidth) {
+      const int count = larger(0, smaller(kWidth, source.rows - first - part));
+      for (int d = 0; d < source.dim; d += kWidth) {
+        const int dims = smaller(kWidth, source.dim - d);
+        pack_transposed_square<StoredType>(keys + (first + part) * source.row_stride + d, source.row_stride, count,
+                                           dims, packed + static_cast<ptrdiff_t>(d) * kPanel + part);
       }
     }
   }
@@ -80,16 +80,20 @@ template <class StoredType>
 bool pack_float_values(const SourceRows& source, float* packed, int64_t panel_stride) {
   constexpr int kPanel = FloatGemm::kPanel;
   Vec poison = Simd::zero();  // 0 x is NaN for an infinity or a NaN, and stays
-  for (int d = 0; d < source.dim; d += kWidth) {
-    const int dims = smaller(kWidth, source.dim - d);
-    float* to = packed + d / kPanel * panel_stride + d % kPanel;
-    const auto* from = static_cast<const typename StoredType::Type*>(source.data) + d;
-    for (int key = 0; key < source.rows; ++key, from += source.row_stride, to += kPanel) {
-      const Vec x = dims == kWidth ? StoredType::load(from) : StoredType::load_first(from, dims);
+  const auto* from = static_cast<const typename StoredType::Type*>(source.data);
+  for (int key = 0; key < source.rows; ++key, from += source.row_stride) {
+    float* row = packed + static_cast<ptrdiff_t>(key) * kPanel;
+    for (int d = 0; d < source.dim; d += kWidth) {
+      const int dims = source.dim - d;
+      const Vec x = dims >= kWidth ? StoredType::load(from + d) : StoredType::load_first(from + d, dims);
       poison = Simd::fma(x, Simd::zero(), poison);
-      Simd::store(to, x);
+      Simd::store(row + d / kPanel * panel_stride + d % kPanel, x);
     }
-    for (int key = source.rows; key < round_up(source.rows, kPanel); ++key, to += kPanel) Simd::store(to, Simd::zero());
+  }
+  for (int key = source.rows; key < round_up(source.rows, kPanel); ++key) {
+    float* row = packed + static_cast<ptrdiff_t>(key) * kPanel;
+    for (int d = 0; d < source.dim; d += kWidth)
+      Simd::store(row + d / kPanel * panel_stride + d % kPanel, Simd::zero());
   }
   return Simd::reduce_add(poison) != 0.0f;
 }
@@ -98,13 +102,11 @@ bool pack_float_values(const SourceRows& source, float* packed, int64_t panel_st
 struct FloatPacking {
   static void rows(const SourceRows& source, void* packed, float* scratch) {
     const SourceRows rows = source.normalise ? normalised(source, scratch) : source;
-    with_stored(rows.kind,
-                [&](auto stored) { pack_float_rows<decltype(stored)>(rows, static_cast<float*>(packed)); });
+    with_stored(rows.kind, [&](auto stored) { pack_float_rows<decltype(stored)>(rows, static_cast<float*>(packed)); });
   }
   static void keys(const SourceRows& source, void* packed, float* scratch) {
     const SourceRows rows = source.normalise ? normalised(source, scratch) : source;
-    with_stored(rows.kind,
-                [&](auto stored) { pack_float_keys<decltype(stored)>(rows, static_cast<float*>(packed)); });
+    with_stored(rows.kind, [&](auto stored) { pack_float_keys<decltype(stored)>(rows, static_cast<float*>(packed)); });
   }
   static bool values(const SourceRows& source, void* packed, int64_t panel_stride) {
     return with_stored(source.kind, [&](auto stored) {

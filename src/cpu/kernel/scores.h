@@ -117,8 +117,8 @@ inline void form_logits(const RowPiece& piece, const ScoreRule& rule, const Quer
 }
 
 // scores [rows, columns] = sum over d of additive[d] tanh(q[d] + k[d]) on a panel of transposed keys [head_dim, panel].
-inline void additive_scores(const QueryRow& query, int64_t stride, const float* q, const float* panel, int panel_columns,
-                            int head_dim, int columns, float* scores) {
+inline void additive_scores(const QueryRow& query, int64_t stride, const float* q, const float* panel,
+                            int panel_columns, int head_dim, int columns, float* scores) {
   for (int t = 0; t < columns; t += kWidth) {
     Vec sum = Simd::zero();
     for (int d = 0; d < head_dim; ++d) {

@@ -1,7 +1,7 @@
 #pragma once
 
-// The online softmax of a group of rows over one piece of a tile, and its statistics. Included once per target: internal
-// linkage.
+// The online softmax of a group of rows over one piece of a tile, and its statistics. Included once per target:
+// internal linkage.
 
 #include "cpu/kernel/math.h"
 #include "cpu/kernel/scores.h"
@@ -27,10 +27,11 @@ struct RowSums {
   float squares;   // of 2^2x
 };
 
-// weights[t] = 2^x with x = row[t] * scale - max, through Gemm::store_weights.
+// weights[t] = 2^x with x = row[t] * scale - scaled_max, through Gemm::store_weights.
 template <class Gemm, bool kStats>
-inline RowSums exponentials(const float* row, int columns, float scale, float max, typename Gemm::Element* weights) {
-  const Vec factor = Simd::set1(scale), offset = Simd::set1(-max);
+inline RowSums exponentials(const float* row, int columns, float scale, float scaled_max,
+                            typename Gemm::Element* weights) {
+  const Vec factor = Simd::set1(scale), offset = Simd::set1(-scaled_max);
   Vec sum0 = Simd::zero(), sum1 = Simd::zero();
   Vec weighted0 = Simd::zero(), weighted1 = Simd::zero();
   Vec squares0 = Simd::zero(), squares1 = Simd::zero();
@@ -58,12 +59,12 @@ inline RowSums exponentials(const float* row, int columns, float scale, float ma
 
 // Moves row r of the state to a maximum of at least `piece_max`. Returns the factor on what was summed before.
 template <bool kStats>
-inline float raise_max(const RowStates& state, int r, float piece_max) {
+inline float raise_max(const RowStates& state, int r, float piece_max, float scale) {
   const float before = state.max[r];
   if (!(piece_max > before)) return 1.0f;
   state.max[r] = piece_max;
   if (before == kMinusInfinity) return 0.0f;
-  const float difference = before - piece_max;
+  const float difference = before * scale - piece_max * scale;
   const float factor = exp2(difference);
   if constexpr (kStats) {
     state.weighted[r] = factor * (state.weighted[r] + (factor > 0.0f ? difference : 0.0f) * state.sum[r]);

@@ -14,7 +14,8 @@ struct Kernels {
             .panel = Gemm::kPanel,
             .rows = Gemm::kRows,
             .depth_step = Gemm::kDepthStep,
-            .tile_keys = ForwardKernel<Gemm>::tile_keys(head_dim, value_dim)};
+            .tile_keys = ForwardKernel<Gemm>::tile_keys(head_dim, value_dim),
+            .fused = Simd::kFused};
   }
   static size_t forward_scratch_bytes(int head_dim, int value_dim) {
     return ForwardScratch<Gemm>::bytes(ForwardKernel<Gemm>::tile_keys(head_dim, value_dim));
@@ -28,6 +29,11 @@ struct Kernels {
     WeightsKernel<Gemm>(block).run();
   }
 
+  static int64_t peak(int64_t rounds, float* sum) {
+    [[maybe_unused]] const typename Gemm::Thread thread;
+    return Gemm::peak(rounds, sum);
+  }
+
   static constexpr KernelTable table(const char* name) {
     return {.name = name,
             .geometry = geometry,
@@ -37,7 +43,8 @@ struct Kernels {
             .forward_scratch_bytes = forward_scratch_bytes,
             .forward_block = forward_block,
             .store_rows = store_block,
-            .weights_block = weights_block};
+            .weights_block = weights_block,
+            .peak = peak};
   }
 };
 

@@ -16,6 +16,7 @@ struct Avx2 {
   static constexpr int kWidth = 8;
   static constexpr int kPanelVectors = 2;  // 6 x 2 accumulators of the 16 registers
   static constexpr int kRows = 6;
+  static constexpr bool kFused = true;  // fma rounds once
 
   static Vec load(const float* p) { return _mm256_loadu_ps(p); }
   static void store(float* p, Vec x) { _mm256_storeu_ps(p, x); }
@@ -66,8 +67,7 @@ struct Avx2 {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_castsi256_si128(packed));
   }
   static void store_f16(uint16_t* p, Vec x) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
-                     _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
   }
 
   // Lanes of p where the 16-bit number is at least `threshold`; 0 elsewhere.

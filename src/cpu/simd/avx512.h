@@ -14,6 +14,7 @@ struct Simd {
   static constexpr int kWidth = 16;
   static constexpr int kPanelVectors = 4;  // 6 x 4 accumulators of the 32 registers
   static constexpr int kRows = 6;
+  static constexpr bool kFused = true;  // fma rounds once
 
   static Vec load(const float* p) { return _mm512_loadu_ps(p); }
   static void store(float* p, Vec x) { _mm512_storeu_ps(p, x); }
@@ -45,7 +46,9 @@ struct Simd {
   static float reduce_add(Vec x) { return _mm512_reduce_add_ps(x); }
   static float reduce_max(Vec x) { return _mm512_reduce_max_ps(x); }
 
-  static Vec load_bf16(const uint16_t* p) { return widen_bf16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
+  static Vec load_bf16(const uint16_t* p) {
+    return widen_bf16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
   static Vec load_bf16_first(const uint16_t* p, int n) { return widen_bf16(_mm256_maskz_loadu_epi16(first(n), p)); }
   static Vec load_f16(const uint16_t* p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
@@ -105,6 +108,9 @@ struct Simd {
  private:
   static __mmask16 first(int n) { return static_cast<__mmask16>((1u << n) - 1u); }
   static Vec widen_bf16(__m256i x) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16)); }
+#ifdef __AVX512BF16__
+  static __m256i round_bf16(Vec x) { return reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x)); }
+#else
   static __m256i round_bf16(Vec x) {
     const __m512i word = _mm512_castps_si512(x);
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(word, 16), _mm512_set1_epi32(1));
@@ -113,6 +119,7 @@ struct Simd {
     const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
     return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_mask_mov_epi32(rounded, nan, quiet), 16));
   }
+#endif
   static __m256i round_f16(Vec x) { return _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
   static Vec unpack_low_64(Vec a, Vec b) {
     return _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(a), _mm512_castps_pd(b)));

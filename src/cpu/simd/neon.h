@@ -16,6 +16,7 @@ struct Neon {
   static constexpr int kWidth = 4;
   static constexpr int kPanelVectors = 4;  // 6 x 4 accumulators of the 32 registers
   static constexpr int kRows = 6;
+  static constexpr bool kFused = true;  // fma rounds once
 
   static Vec load(const float* p) { return vld1q_f32(p); }
   static void store(float* p, Vec x) { vst1q_f32(p, x); }
@@ -35,8 +36,7 @@ struct Neon {
     return vbslq_f32(vcltq_f32(a, b), when_less, otherwise);
   }
   static Vec add_exponent(Vec x, Vec biased) {
-    return vreinterpretq_f32_u32(
-        vaddq_u32(vreinterpretq_u32_f32(x), vshlq_n_u32(vreinterpretq_u32_f32(biased), 23)));
+    return vreinterpretq_f32_u32(vaddq_u32(vreinterpretq_u32_f32(x), vshlq_n_u32(vreinterpretq_u32_f32(biased), 23)));
   }
   static float reduce_add(Vec x) { return vaddvq_f32(x); }
   static float reduce_max(Vec x) { return vmaxvq_f32(x); }

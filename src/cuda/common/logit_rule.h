@@ -38,7 +38,7 @@ struct LogitRule {
   int window_left = -1, window_right = -1;  // -1: no limit
 
   DeviceView<const int, 1> kv_lengths, q_starts, kv_starts;
-  DeviceView<const bool, 4> mask, block_mask;  // broadcast dimensions have stride 0
+  DeviceView<const unsigned char, 4> mask, block_mask;  // 0 drops; broadcast dimensions have stride 0
   int block_q = 1, block_kv = 1;
 
   AnyView<4> bias;  // broadcast dimensions have stride 0
@@ -96,19 +96,13 @@ struct LogitRule {
     if (window_left >= 0) rows.end = min(rows.end, last + window_left - s.shift() + 1);
     return rows;
   }
-  // Whether every query of `rows` keeps every key of `keys`, as far as the ranges go.
+  // Whether every query of `rows` exists and keeps every key of `keys`, as far as the ranges go.
   __device__ bool ranges_keep(Range rows, Range keys, const Sequence& s) const {
     const int first = rows.begin + s.shift(), last = rows.end - 1 + s.shift();
-    return keys.end <= s.kv_visible && (!causal || keys.end <= first + 1) &&
+    return rows.end <= s.q_len && keys.end <= s.kv_visible && (!causal || keys.end <= first + 1) &&
            (window_right < 0 || keys.end <= first + window_right + 1) &&
            (window_left < 0 || keys.begin >= last - window_left);
   }
-};
-
-// A logit and its derivative by the raw score.
-struct Logit {
-  float value = 0.0f;
-  float slope = 0.0f;
 };
 
 // The rule as one head of one sequence sees it: pointers resolved, small per-head values read once.
@@ -124,13 +118,18 @@ struct HeadRule {
     if (rule.alibi_slopes) alibi_slope = rule.alibi_slopes(head);
   }
 
-  // Whether causal, window, length, mask and block mask all keep key j for query i.
-  __device__ bool keeps(int i, int j) const {
+  // Whether causal, window and length keep key j for query i. Rows and keys past the end of the sequence, which tiles
+  // may reach, are out of range: ask before reading any tensor at (i, j).
+  __device__ bool in_range(int i, int j) const {
     const Range keys = rule.keys_of(sequence, i);
-    if (j < keys.begin || j >= keys.end) return false;
-    if (rule.mask && !rule.mask(sequence.entry, head, i, j)) return false;
-    if (rule.block_mask && !rule.block_mask(sequence.entry, head, i / rule.block_q, j / rule.block_kv)) return false;
-    return true;
+    return i < sequence.q_len && j >= keys.begin && j < keys.end;
+  }
+  __device__ bool mask_keeps(int i, int j) const { return rule.mask(sequence.entry, head, i, j) != 0; }
+  __device__ bool block_mask_keeps(int i, int j) const {
+    return rule.block_mask(sequence.entry, head, i / rule.block_q, j / rule.block_kv) != 0;
+  }
+  __device__ bool keeps(int i, int j) const {
+    return in_range(i, j) && (!rule.mask || mask_keeps(i, j)) && (!rule.block_mask || block_mask_keeps(i, j));
   }
 
   // Whether the block mask drops the whole tile. Looks at no more than a few blocks: a finer mask says "no".
@@ -142,7 +141,7 @@ struct HeadRule {
     if ((q_last - q_first + 1) * (kv_last - kv_first + 1) > kMostBlocks) return false;
     for (int bq = q_first; bq <= q_last; ++bq) {
       for (int bk = kv_first; bk <= kv_last; ++bk) {
-        if (rule.block_mask(sequence.entry, head, bq, bk)) return false;
+        if (rule.block_mask(sequence.entry, head, bq, bk) != 0) return false;
       }
     }
     return true;
@@ -155,37 +154,28 @@ struct HeadRule {
            rule.k_inverse_norm(sequence.entry, head / rule.group(), sequence.kv_begin + j);
   }
 
-  // What the position and the bias add to the logit.
-  __device__ float addend(int i, int j) const {
-    const int distance = i + sequence.shift() - j;
-    float sum = 0.0f;
-    if (rule.relative_table) {
-      const int entry = min(max(distance + rule.relative_zero, 0), rule.relative_entries - 1);
-      sum += rule.relative_table(head, entry);
-    }
-    if (rule.alibi_slopes) sum -= alibi_slope * static_cast<float>(abs(distance));
-    if (rule.bias) sum += load_as_float(rule.bias.data, rule.bias.dtype, rule.bias.offset(sequence.entry, head, i, j));
-    return sum;
+  // What the relative table, ALiBi and the bias add to the logit; each only where it is given.
+  __device__ int distance(int i, int j) const { return i + sequence.shift() - j; }
+  __device__ float table_value(int i, int j) const {
+    return rule.relative_table(head, min(max(distance(i, j) + rule.relative_zero, 0), rule.relative_entries - 1));
+  }
+  __device__ float alibi_value(int i, int j) const { return -alibi_slope * static_cast<float>(abs(distance(i, j))); }
+  __device__ float bias_value(int i, int j) const {
+    return load_as_float(rule.bias.data, rule.bias.dtype, rule.bias.offset(sequence.entry, head, i, j));
   }
 
   // The logit of query i and key j from their raw score (for the cosine score: from q . k); no mask applied.
-  __device__ Logit unmasked(float raw, int i, int j) const {
-    if (plain) return {raw * rule.scale, rule.scale};
-    const float factor = rule.scale * norm_factor(i, j);
-    Logit logit{raw * factor, factor};
-    if (rule.softcap != 0.0f) {
-      const float t = tanhf(logit.value / rule.softcap);
-      logit.value = rule.softcap * t;
-      logit.slope *= 1.0f - t * t;
-    }
-    logit.value += addend(i, j);
+  __device__ float unmasked(float raw, int i, int j) const {
+    float logit = raw * rule.scale * norm_factor(i, j);
+    if (rule.softcap != 0.0f) logit = rule.softcap * tanhf(logit / rule.softcap);
+    if (rule.relative_table) logit += table_value(i, j);
+    if (rule.alibi_slopes) logit += alibi_value(i, j);
+    if (rule.bias) logit += bias_value(i, j);
     return logit;
   }
 
   // -inf where a mask drops the key. The raw score of a dropped key is not looked at: it may be NaN.
-  __device__ Logit logit(float raw, int i, int j) const {
-    return keeps(i, j) ? unmasked(raw, i, j) : Logit{-INFINITY, 0.0f};
-  }
+  __device__ float logit(float raw, int i, int j) const { return keeps(i, j) ? unmasked(raw, i, j) : -INFINITY; }
 };
 
 }  // namespace rootdk::cuda

@@ -47,8 +47,8 @@ LogitRule make_rule(const AttentionShape& shape, const AttentionParams& params, 
   rule.kv_lengths = device_view<const int, 1>(params.kv_lengths);
   rule.q_starts = device_view<const int, 1>(params.q_starts);
   rule.kv_starts = device_view<const int, 1>(params.kv_starts);
-  rule.mask = broadcast_view<const bool, 4>(params.mask);
-  rule.block_mask = broadcast_view<const bool, 4>(params.block_mask);
+  rule.mask = broadcast_view<const unsigned char, 4>(params.mask);
+  rule.block_mask = broadcast_view<const unsigned char, 4>(params.block_mask);
   rule.block_q = small(std::max<std::int64_t>(1, std::min(params.block_q, kLargestPosition)));
   rule.block_kv = small(std::max<std::int64_t>(1, std::min(params.block_kv, kLargestPosition)));
   rule.bias = any_view<4>(params.bias);

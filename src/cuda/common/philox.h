@@ -47,9 +47,9 @@ struct DropoutBits {
     return pair == 0 ? words.x : pair == 1 ? words.y : pair == 2 ? words.z : words.w;
   }
 
-  // The factor on the weight of key j, given its word: 0 or keep_scale.
-  __device__ float factor(std::uint32_t word, std::uint32_t j) const {
-    return ((word >> (16 * (j % 2))) & 0xffffu) >= threshold ? keep_scale : 0.0f;
+  // Whether the weight of key j is kept, given its word. Kept weights are multiplied by keep_scale.
+  __device__ bool keeps(std::uint32_t word, std::uint32_t j) const {
+    return ((word >> (16 * (j % 2))) & 0xffffu) >= threshold;
   }
 };
 

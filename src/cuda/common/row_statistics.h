@@ -56,7 +56,8 @@ struct RowResult {
 // `sink` is -inf where there is none.
 __device__ inline RowResult finish(const RowSums& sums, float sink) {
   RowResult result;
-  result.max_logit = sums.maximum;
+  // The running maximum passes over NaN; a row that holds one says so.
+  result.max_logit = isnan(sums.weight) && sums.maximum < INFINITY ? sums.weight : sums.maximum;
   if (sums.weight == 0.0f) {  // no key left
     result.lse = sink;
     return result;

@@ -63,7 +63,7 @@ CUtensorMap make_tensor_map(const ConstTensorView& view, int rows, int columns) 
   CUtensorMap map;
   const CUresult status = encode_tiled()(&map, type, 4, const_cast<void*>(view.data), sizes, strides, box, steps,
                                          CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                                         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+                                         CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   require(status == CUDA_SUCCESS, "attention: the driver refuses a tensor map of ", describe(view), " with boxes of ",
           rows, " x ", columns, ": CUresult ", static_cast<int>(status));
   return map;

@@ -14,6 +14,13 @@ __device__ __forceinline__ float exp2_approximate(float x) {
   return y;
 }
 
+// The larger, or NaN where either is NaN.
+__device__ __forceinline__ float max_or_nan(float x, float y) {
+  float larger;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(x), "f"(y));
+  return larger;
+}
+
 // Two floats rounded to nearest into one register, `low` in the low half.
 template <class Element>
 __device__ __forceinline__ std::uint32_t pack(float low, float high);

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "lab/sampling.h"
+#include "lab/training/small_training.h"
 #include "layers/elementwise.h"
 #include "layers/loss.h"
 #include "layers/optimizer.h"
@@ -50,11 +51,12 @@ class RecallModel {
                     .scale = remedy.scale,
                     .softcap = remedy.softcap}),
         read_out_(task.values, task.d_model, true) {
-    parameters_.push_back({"keys", keys_});
-    parameters_.push_back({"values", values_});
+    // Embeddings of variance 1, projections of variance 1 / inputs: q and k start with variance near 1, as theory says.
+    parameters_.push_back({"keys.table", keys_});
+    parameters_.push_back({"values.table", values_});
     attention_.collect(parameters_, "attention");
     read_out_.collect(parameters_, "read_out");
-    initialise(random);
+    initialise(parameters_, random);
   }
 
   const Parameters& parameters() const { return parameters_; }
@@ -70,34 +72,12 @@ class RecallModel {
   }
 
  private:
-  // Embeddings of variance 1, projections of variance 1 / inputs: q and k start with variance near 1, as theory says.
-  void initialise(Random& random) {
-    for (const Parameter& parameter : parameters_) {
-      const bool is_norm = parameter.name.ends_with("norm.weight"), is_bias = parameter.name.ends_with("bias");
-      const bool is_embedding = parameter.name == "keys" || parameter.name == "values";
-      const auto inputs = static_cast<double>(parameter.value->width());
-      const double deviation = is_embedding ? 1.0 : 1 / std::sqrt(inputs);
-      for (float& x : parameter.value->value().values<float>()) {
-        x = is_norm ? 1.0f : is_bias ? 0.0f : static_cast<float>(deviation * random.normal());
-      }
-    }
-  }
-
   RecallTask task_;
   Value keys_, values_;
   MultiHeadAttention attention_;
   Linear read_out_;
   Parameters parameters_;
 };
-
-std::int64_t correct_answers(const Value& logits, const std::vector<std::int32_t>& answers) {
-  std::int64_t correct = 0;
-  for (std::size_t row = 0; row < answers.size(); ++row) {
-    const float* begin = logits->data() + static_cast<std::int64_t>(row) * logits->width();
-    correct += std::max_element(begin, begin + logits->width()) - begin == answers[row];
-  }
-  return correct;
-}
 
 class Stepper {
  public:
@@ -131,7 +111,7 @@ TrainingResult train_recall(const TrainingRun& run) {
     AttentionCapture capture{.want_stats = true};
     const Value logits = model(context, batch, &capture);
     if (step >= run.steps - judged) {
-      correct += correct_answers(logits, batch.answer);
+      correct += right_answers(logits, batch.answer);
       asked += run.task.batch;
     }
     const double loss = cross_entropy(context, logits, batch.answer);

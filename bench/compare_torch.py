@@ -1,0 +1,23 @@
+#!/usr/bin/env python3
+"""rootdk beside PyTorch's attention, on the same tensors in the same run.
+
+    bench/compare_torch.py --device cpu  [options of compare_torch_cpu.py]
+    bench/compare_torch.py --device cuda [options of compare_torch_cuda.py]
+"""
+import pathlib
+import runpy
+import sys
+
+USAGE = "usage: compare_torch.py --device cpu|cuda [options; --help shows those of the device]"
+
+
+def main():
+    if len(sys.argv) < 3 or sys.argv[1] != "--device" or sys.argv[2] not in ("cpu", "cuda"):
+        sys.exit(USAGE)
+    device = sys.argv[2]
+    del sys.argv[1:3]
+    runpy.run_path(str(pathlib.Path(__file__).with_name(f"compare_torch_{device}.py")), run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()

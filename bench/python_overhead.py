@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+"""What a call from Python costs over the C function: a small forward through rootdk.attention, and the same call
+through the C ABI with its structs already written. Prints microseconds and exits with 1 where the difference exceeds --limit.
+
+usage: PYTHONPATH=python bench/python_overhead.py [--json] [--limit 25]
+"""
+
+import argparse
+import json
+import sys
+import time
+
+import numpy
+
+import rootdk
+from rootdk import _abi
+from rootdk._arrays import kind_of
+from rootdk._params import OFFSETS, Params, write_qkv, write_tensor
+
+SHAPE = (1, 1, 1, 16)
+CALLS, ROUNDS = 200, 80
+
+
+def seconds_a_call(function):
+    """Time of this thread alone: a call this small runs on it, and other work on the machine does not count."""
+    begin = time.thread_time()
+    for _ in range(CALLS):
+        function()
+    return (time.thread_time() - begin) / CALLS
+
+
+def c_call(q):
+    """The C function on structs that are written once."""
+    kind, arena = kind_of(q, "q"), _abi.Arena()
+    write_qkv(arena, kind, q, q, q)
+    out = kind.empty(SHAPE, kind.code(q, "q"), q)
+    out_at = write_tensor(arena, kind, "out", out, "out")
+    params_at = Params(causal=True).write(arena, kind, q)
+    arguments = (arena.base, arena.base + OFFSETS["k"], arena.base + OFFSETS["v"], out_at, params_at, 0, 0)
+    keep = (arena, out)
+    return lambda: _abi.attention(*arguments) if keep else None
+
+
+def cases():
+    q = numpy.ones(SHAPE, numpy.float32)
+    yield "NumPy", q, lambda: rootdk.attention(q, q, q, causal=True)
+    yield "NumPy, all statistics", q, lambda: rootdk.attention(q, q, q, causal=True, stats=True)
+    view = memoryview(q)
+    yield "memoryview", q, lambda: rootdk.attention(view, view, view, causal=True)
+    try:
+        import torch
+    except ImportError:
+        return
+    t = torch.ones(SHAPE)
+    yield "PyTorch", t, lambda: rootdk.attention(t, t, t, causal=True)
+    from rootdk import torch as operators
+
+    yield "PyTorch, drop-in", t, lambda: operators.scaled_dot_product_attention(t, t, t, is_causal=True)
+    g = torch.ones(SHAPE, requires_grad=True)
+    yield "PyTorch, with gradient", t, lambda: operators.attention(g, g, g, causal=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--limit", type=float, default=25.0, help="microseconds over the C call for a plain forward")
+    arguments = parser.parse_args()
+    table = []
+    for name, q, call in cases():
+        bare = c_call(q)
+        # In turns, and the best of each: other work on the machine then strikes both.
+        pairs = [(seconds_a_call(bare), seconds_a_call(call)) for _ in range(ROUNDS)]
+        c, python = (1e6 * min(column) for column in zip(*pairs))
+        table.append(
+            {"arrays": name, "c_us": round(c, 2), "python_us": round(python, 2), "overhead_us": round(python - c, 2)}
+        )
+    if arguments.json:
+        print(json.dumps(table, indent=2))
+    else:
+        print(f"{'arrays':24} {'C call':>10} {'Python call':>12} {'overhead':>10}  microseconds")
+        for row in table:
+            print(f"{row['arrays']:24} {row['c_us']:10.2f} {row['python_us']:12.2f} {row['overhead_us']:10.2f}")
+    plain = [row for row in table if row["arrays"] in ("NumPy", "PyTorch")]
+    return int(any(row["overhead_us"] > arguments.limit for row in plain))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""Which statistics a call computes, and the arrays they go into."""
+
+from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple, Union
+
+from . import _abi
+from ._arrays import Kind, small_code
+from ._params import pair, write_tensor
+
+ROW_STATS = ("lse", "max_logit", "max_weight", "entropy", "sum_p2")
+
+
+class StatsRequest(NamedTuple):
+    """Which statistics a call computes."""
+
+    names: Tuple[str, ...] = ()  # of ROW_STATS and column_mass
+    map_size: Optional[Tuple[int, int]] = None
+    weights: Any = False  # True: all rows; else the rows
+    stride: int = 1
+
+    @classmethod
+    def make(
+        cls,
+        stats: Union[bool, str, Sequence[str]],
+        map_size: Union[None, int, Tuple[int, int]],
+        weights: Any,
+        stride: int,
+    ) -> Optional["StatsRequest"]:
+        """None where nothing is asked for."""
+        wants_weights = weights is not None and weights is not False
+        if not stats and map_size is None and not wants_weights:
+            return None
+        names: Tuple[str, ...] = ()
+        if stats is True:
+            names = ROW_STATS + ("column_mass",)
+        elif stats:
+            names = (stats,) if isinstance(stats, str) else tuple(stats)
+            for name in names:
+                if name not in ROW_STATS + ("column_mass",):
+                    raise ValueError(
+                        f"rootdk: stats has {name!r}, expected some of " + ", ".join(ROW_STATS + ("column_mass",))
+                    )
+        return cls(
+            names, None if map_size is None else pair(map_size, "map_size"), weights if wants_weights else False, stride
+        )
+
+    def allocate(self, kind: Kind, q: Any, k: Any) -> Dict[str, Any]:
+        """The arrays that the call fills, by name; weight_rows among them where rows are chosen."""
+        batch, heads, q_len, _ = q.shape
+        kv_len = k.shape[2]
+        code = small_code(kind.code(q, "q"))
+        arrays = {
+            name: kind.empty((batch, heads, kv_len if name == "column_mass" else q_len), code, q) for name in self.names
+        }
+        if self.map_size is not None:
+            arrays["pooled_map"] = kind.empty((batch, heads) + self.map_size, code, q)
+        if self.weights is not False:
+            rows = q_len
+            if self.weights is not True:
+                chosen = self.weights
+                chosen = kind.from_list(chosen, _abi.I32, q) if isinstance(chosen, (list, tuple, range)) else chosen
+                arrays["weight_rows"] = kind.to_int32(chosen)
+                rows = arrays["weight_rows"].shape[0]
+            arrays["weights"] = kind.empty((batch, heads, rows, kv_len), code, q)
+        return arrays
+
+
+_STATS_FIELDS = ROW_STATS + ("column_mass", "pooled_map", "weights", "weight_rows")
+
+
+def write_stats(arena: _abi.Arena, kind: Kind, arrays: Dict[str, Any], stride: int) -> int:
+    addresses = [write_tensor(arena, kind, name, arrays.get(name), name) for name in _STATS_FIELDS]
+    _abi.STATS.pack_into(arena.memory, arena.stats, _abi.STATS.size, *addresses, stride)
+    return arena.base + arena.stats

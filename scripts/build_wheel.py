@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+"""Packs python/rootdk, the library and the command line of a build into a wheel, with the standard library alone.
+
+usage: scripts/build_wheel.py BUILD_DIR OUTPUT_DIR
+
+The package is pure Python over a C ABI, so one wheel serves every Python from 3.9 on: py3-none-PLATFORM. The same
+inputs give the same bytes.
+"""
+
+import base64
+import hashlib
+import re
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+SUMMARY = "Scaled dot-product attention: exact, fused, and open to inspection"
+
+
+def version():
+    text = (ROOT / "include/rootdk/version.h").read_text()
+    return re.search(r'ROOTDK_VERSION_STRING "(.+)"', text).group(1)
+
+
+def metadata():
+    return f"""Metadata-Version: 2.1
+Name: rootdk
+Version: {version()}
+Summary: {SUMMARY}
+License: Apache-2.0
+Requires-Python: >=3.9
+Provides-Extra: numpy
+Requires-Dist: numpy; extra == "numpy"
+Provides-Extra: torch
+Requires-Dist: torch; extra == "torch"
+Classifier: Programming Language :: Python :: 3
+Classifier: Operating System :: POSIX :: Linux
+Classifier: Typing :: Typed
+Description-Content-Type: text/markdown
+
+""" + (ROOT / "README.md").read_text()
+
+
+def contents(build, tag):
+    """(path in the wheel, bytes, executable) of every file but RECORD."""
+    package = ROOT / "python" / "rootdk"
+    for path in sorted(package.rglob("*")):
+        if path.is_file() and (path.suffix == ".py" or path.name == "py.typed"):
+            yield "rootdk/" + path.relative_to(package).as_posix(), path.read_bytes(), False
+    yield "rootdk/lib/librootdk.so", (build / "src" / "librootdk.so").resolve().read_bytes(), True
+    yield "rootdk/bin/rootdk", (build / "rootdk").read_bytes(), True
+    info = f"rootdk-{version()}.dist-info/"
+    yield info + "METADATA", metadata().encode(), False
+    yield info + "WHEEL", (
+        f"Wheel-Version: 1.0\nGenerator: rootdk build_wheel\nRoot-Is-Purelib: false\n" f"Tag: {tag}\n"
+    ).encode(), False
+    yield info + "entry_points.txt", b"[console_scripts]\nrootdk = rootdk.__main__:main\n", False
+    yield info + "LICENSE", (ROOT / "LICENSE").read_bytes(), False
+
+
+def add(wheel, name, data, executable):
+    entry = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
+    entry.external_attr = (0o100755 if executable else 0o100644) << 16
+    entry.compress_type = zipfile.ZIP_DEFLATED
+    wheel.writestr(entry, data)
+
+
+def build_wheel(build, output):
+    tag = "py3-none-" + re.sub(r"[-.]", "_", sysconfig.get_platform())
+    output.mkdir(parents=True, exist_ok=True)
+    path = output / f"rootdk-{version()}-{tag}.whl"
+    record = []
+    with zipfile.ZipFile(path, "w") as wheel:
+        for name, data, executable in contents(build, tag):
+            add(wheel, name, data, executable)
+            digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+            record.append(f"{name},sha256={digest},{len(data)}")
+        name = f"rootdk-{version()}.dist-info/RECORD"
+        add(wheel, name, ("\n".join(record) + f"\n{name},,\n").encode(), False)
+    return path
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    print(build_wheel(Path(sys.argv[1]), Path(sys.argv[2])))

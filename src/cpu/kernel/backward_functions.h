@@ -1,0 +1,124 @@
+#pragma once
+
+// The table of the backward pass of one target, from its product (Gemm) and its packing. Included once per target:
+// internal linkage.
+
+#include "cpu/kernel/backward.h"
+#include "cpu/kernel/pack_f32.h"
+
+namespace rootdk::cpu {
+namespace {
+
+struct BackwardFloatPacking : FloatPacking {
+  static SourceRows prepared(const SourceRows& source, float* scratch) {
+    return source.normalise ? normalised(source, scratch) : source;
+  }
+};
+
+// kWidth rows as columns: square[d] holds dimension first + d of each row; what lies beyond is zero.
+template <class StoredType>
+void load_columns(const void* const* rows, int count, int first, int dims, Vec (&square)[kWidth]) {
+  for (int i = 0; i < kWidth; ++i) {
+    if (i >= count) {
+      square[i] = Simd::zero();
+      continue;
+    }
+    const auto* row = static_cast<const typename StoredType::Type*>(rows[i]) + first;
+    square[i] = dims >= kWidth ? StoredType::load(row) : StoredType::load_first(row, dims);
+  }
+  Simd::transpose(square);
+}
+
+// Dimensions are summed one by one as the f32 products do: where a row has but one key, out is its value, and
+// g_out . v - g_out . out is zero to the bit.
+inline void row_dots(const RowDots& dots) {
+  with_stored(dots.kind, [&](auto stored) {
+    using StoredType = decltype(stored);
+    for (int r = 0; r < dots.count; r += kWidth) {
+      const int count = smaller(kWidth, dots.count - r);
+      Vec sum = Simd::zero();
+      for (int d = 0; d < dots.dim; d += kWidth) {
+        const int dims = smaller(kWidth, dots.dim - d);
+        Vec a[kWidth], b[kWidth];
+        load_columns<StoredType>(dots.a + r, count, d, dims, a);
+        load_columns<StoredType>(dots.b + r, count, d, dims, b);
+        for (int i = 0; i < dims; ++i) sum = Simd::fma(a[i], b[i], sum);
+      }
+      Simd::store_first(dots.to + r, sum, count);
+    }
+  });
+}
+
+// The gradient of x / |x| becomes that of x: dx = (g - (g . n) n) / |x| with n = x / |x|, in
+// double, which holds the square of any float. Zero rows have no gradient.
+inline void unnormalise(const float* gradient, const float* x, int dim, float* to) {
+  double square = 0, dot = 0;
+  for (int d = 0; d < dim; ++d) square += static_cast<double>(x[d]) * x[d];
+  const double inverse = square > 0 ? 1.0 / __builtin_sqrt(square) : (square == 0 ? 0.0 : square);
+  for (int d = 0; d < dim; ++d) dot += static_cast<double>(gradient[d]) * x[d];
+  dot *= inverse;
+  for (int d = 0; d < dim; ++d) {
+    to[d] = square == 0 ? 0.0f : static_cast<float>((gradient[d] - dot * inverse * x[d]) * inverse);
+  }
+}
+
+// scratch: two rows, for the cosine score.
+inline void store_gradient_rows(const GradientRows& rows, float* scratch) {
+  with_stored(rows.kind, [&](auto stored) {
+    using Type = typename decltype(stored)::Type;
+    const Vec scale = Simd::set1(rows.scale);
+    for (int i = 0; i < rows.rows; ++i) {
+      const float* from = rows.from + i * rows.from_stride;
+      if (rows.source) {
+        const SourceRows source{.data = static_cast<const Type*>(rows.source) + i * rows.source_stride,
+                                .row_stride = 0,
+                                .kind = rows.kind,
+                                .rows = 1,
+                                .dim = rows.dim,
+                                .normalise = false};
+        float* x = scratch + round_up(rows.dim, kWidth);
+        pack_float_rows<decltype(stored)>(source, x);
+        unnormalise(from, x, rows.dim, scratch);
+        from = scratch;
+      }
+      auto* to = static_cast<Type*>(rows.to) + i * rows.to_stride;
+      int d = 0;
+      for (; d + kWidth <= rows.dim; d += kWidth) stored.store(to + d, Simd::mul(Simd::load(from + d), scale));
+      if (d < rows.dim) stored.store_first(to + d, Simd::mul(Simd::load(from + d), scale), rows.dim - d);
+    }
+  });
+}
+
+template <class Gemm, class Packing>
+struct BackwardFunctions {
+  using Kernel = BackwardKernel<Gemm>;
+
+  static BackwardGeometry geometry(int head_dim, int value_dim) {
+    return {.element_bytes = static_cast<int>(sizeof(typename Gemm::Element)),
+            .panel = Gemm::kPanel,
+            .rows = Gemm::kRows,
+            .depth_step = Gemm::kDepthStep,
+            .key_block = Kernel::key_block(head_dim, value_dim)};
+  }
+  static bool pack_values(const SourceRows& source, void* packed, int64_t panel_stride, float* scratch) {
+    return Packing::values(Packing::prepared(source, scratch), packed, panel_stride);
+  }
+  static size_t scratch_bytes(int head_dim, int value_dim) {
+    return BackwardScratch<Gemm>::bytes(Kernel::key_block(head_dim, value_dim));
+  }
+  static void tile(const BackwardTile& tile) { Kernel(tile).run(); }
+
+  static constexpr BackwardTable table() {
+    return {.geometry = geometry,
+            .pack_rows = Packing::rows,
+            .pack_keys = Packing::keys,
+            .pack_values = pack_values,
+            .scratch_bytes = scratch_bytes,
+            .tile = tile,
+            .dots = row_dots,
+            .store_rows = store_gradient_rows};
+  }
+};
+
+}  // namespace
+}  // namespace rootdk::cpu

@@ -1,0 +1,17 @@
+// The amx target: see src/cpu/README.md.
+#include "cpu/simd/avx512.h"
+// The vector comes first.
+#include "cpu/simd/amx_tiles.h"
+
+#include "cpu/kernel/gemm_amx.h"
+#include "cpu/kernel/pack_bf16.h"
+#include "cpu/kernel/table.h"
+
+namespace rootdk::cpu {
+
+const KernelTable& amx_kernels() {
+  static constexpr KernelTable kTable = Kernels<AmxGemm, Bf16Packing<AmxGemm>>::table("amx");
+  return kTable;
+}
+
+}  // namespace rootdk::cpu

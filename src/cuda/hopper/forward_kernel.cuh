@@ -1,0 +1,537 @@
+#pragma once
+
+// Exact fused attention forward for Hopper.
+//
+// A block is one producer warpgroup, of which one thread issues the copies, and two or three consumer warpgroups of 64
+// query rows each. Blocks stay and take query tiles one after another. Key tiles are walked from right to left, so that
+// tiles which need a mask come first (and last, with a window) and all others carry no mask code.
+//
+// A consumer, per key tile j:
+//   take the tensor cores from the other warpgroup; issue S(j) = Q K(j)^T and O += P(j+1) V(j+1); pass them on
+//   wait for S(j); row maxima; wait for O; exponentials, P(j) to 16 bits, rescale O
+// so that softmax runs under the other warpgroup's products. The same step runs across query tiles: the next tile's
+// first S goes out together with this tile's last P V, and the finished O is stored under the other warpgroup's
+// products.
+
+#include "cuda/hopper/forward_config.h"
+#include "cuda/hopper/forward_producer.cuh"
+#include "cuda/hopper/logit_terms.cuh"
+#include "cuda/hopper/products.cuh"
+#include "cuda/hopper/ring.cuh"
+#include "cuda/hopper/row_results.cuh"
+#include "cuda/hopper/softmax.cuh"
+#include "cuda/hopper/work_tiles.cuh"
+#include "cuda/ptx/address.cuh"
+#include "cuda/ptx/fence.cuh"
+#include "cuda/ptx/mbarrier.cuh"
+#include "cuda/ptx/named_barrier.cuh"
+#include "cuda/ptx/registers.cuh"
+#include "cuda/ptx/tma.cuh"
+
+namespace rootdk::cuda::hopper {
+
+// Named barriers: 0 is __syncthreads(), then one a consumer for the turn at the tensor cores, then one a consumer for
+// its own 128 threads.
+inline constexpr int kTurnBarrier = 1, kOwnBarrier = 4;
+
+template <class C>
+class Consumer {
+ public:
+  using Element = typename C::Element;
+  static constexpr int kBlockKv = C::kBlockKv;
+
+  __device__ __forceinline__ Consumer(SharedStorage<C>& shared, const ForwardParams& params, int warp)
+      : shared_(shared), p_(params), index_(warp / 4 - 1), lane_(threadIdx.x & 31) {
+    first_row_ = 64 * index_;
+    row_ = first_row_ + (warp & 3) * 16 + lane_ / 4;
+    column_ = 2 * (lane_ & 3);
+    q_matrix_ = ptx::matrix_descriptor(ptx::shared_address(shared.q) + first_row_ * 128, 16, kRowGroupBytes);
+    k_matrix_ = ptx::matrix_descriptor(ptx::shared_address(shared.k), 16, kRowGroupBytes);
+    v_matrix_ = ptx::matrix_descriptor(ptx::shared_address(shared.v), C::kKvPanelBytes, kRowGroupBytes);
+    order_word_ = ptx::shared_address(&shared.order_word);
+  }
+
+  __device__ __forceinline__ void run() {
+    // The last warpgroup gives the first its first turn.
+    if (index_ == C::kConsumers - 1) ptx::named_barrier_arrive(kTurnBarrier, 256);
+    if (!next_tile()) return;
+    start_first_tile();
+    while (true) {
+      walk_keys();
+      const RowState done = state_;
+      const bool done_sampled = sampled_;
+      const bool more = next_tile();
+      if (more) {
+        finish_under_next();
+      } else {
+        finish_last();
+      }
+      store_tile(read_tile(more ? done_slot_ : this_slot_), done, done_sampled);
+      if (!more) return;
+      begin_output();
+    }
+  }
+
+ private:
+  static constexpr SoftmaxStep step_of(bool first, bool masked, bool statistics) {
+    return {.first = first, .guarded = masked || C::kRich, .statistics = statistics};
+  }
+  // The rich variant takes its statistics in a pass of its own, only where they are asked for.
+  static constexpr bool kStatistics = C::kSampled;
+
+  // Waits for the next query tile; false: there is none.
+  __device__ __forceinline__ bool next_tile() {
+    ptx::mbarrier_wait(ptx::shared_address(&shared_.q_full[q_.stage]), q_.parity);
+    const int slot = slot_.stage;
+    slot_.advance();
+    const int sequence = ptx::load_shared_int4(ptx::shared_address(&shared_.tile[slot])).x;
+    if (__shfl_sync(0xffffffffu, sequence, 0) < 0) return false;
+    done_slot_ = this_slot_;
+    this_slot_ = slot;
+    return true;
+  }
+
+  // Tiles are read again from shared memory where they are needed: registers are scarce.
+  __device__ __forceinline__ WorkTile read_tile(int slot) const {
+    const std::uint32_t address = ptx::shared_address(&shared_.tile[slot]);
+    const int4 low = ptx::load_shared_int4(address);
+    WorkTile tile{.sequence = low.x,
+                  .head = low.y,
+                  .q0 = low.z,
+                  .q_begin = 0,
+                  .q_len = p_.q_len,
+                  .kv_begin = 0,
+                  .kv_len = p_.kv_len,
+                  .kv_visible = p_.kv_len};
+    if constexpr (C::kRanged) {
+      const int4 high = ptx::load_shared_int4(address + 16);
+      tile.q_begin = low.w;
+      tile.kv_begin = high.y;
+      tile.q_len = high.x;
+      tile.kv_len = high.z;
+      tile.kv_visible = high.w;
+    }
+    return tile;
+  }
+
+  __device__ __forceinline__ void release_q() {
+    if (lane_ == 0) ptx::mbarrier_arrive(ptx::shared_address(&shared_.q_empty[q_.stage]));
+    q_.advance();
+  }
+  __device__ __forceinline__ void release_k() {
+    if (lane_ == 0) ptx::mbarrier_arrive(ptx::shared_address(&shared_.k_empty[k_.stage]));
+    k_.advance();
+  }
+  __device__ __forceinline__ void release_v() {
+    if (lane_ == 0) ptx::mbarrier_arrive(ptx::shared_address(&shared_.v_empty[v_.stage]));
+    v_.advance();
+  }
+
+  __device__ __forceinline__ void wait_turn() { ptx::named_barrier_sync(kTurnBarrier + index_, 256); }
+  __device__ __forceinline__ void pass_turn() {
+    ptx::named_barrier_arrive(kTurnBarrier + (index_ + 1 == C::kConsumers ? 0 : index_ + 1), 256);
+  }
+
+  __device__ __forceinline__ std::uint64_t q_operand() const { return ptx::advance(q_matrix_, q_.stage * C::kQBytes); }
+  __device__ __forceinline__ std::uint64_t k_operand() const { return ptx::advance(k_matrix_, k_.stage * C::kKvBytes); }
+  __device__ __forceinline__ std::uint64_t v_operand() const { return ptx::advance(v_matrix_, v_.stage * C::kKvBytes); }
+
+  // The first tile of a block: there is nothing to overlap with yet.
+  __device__ __forceinline__ void start_first_tile() {
+    plan_walk();
+    ptx::mbarrier_wait(ptx::shared_address(&shared_.k_full[k_.stage]), k_.parity);
+    ptx::wgmma_fence();
+    multiply_qk<C>(s_, q_operand(), k_operand());
+    ptx::wgmma_commit();
+    ptx::wgmma_wait<0>();
+    ptx::pin(s_);
+    release_k();
+    if (j_ == first_) release_q();
+    start_softmax();
+    drop_weights();
+    to_operand<Element>(s_, weights_);
+    begin_output();
+  }
+
+  __device__ __forceinline__ void begin_output() {
+#pragma unroll
+    for (int i = 0; i < C::kHeadDim / 2; ++i) o_[i] = 0.f;
+    clear_past_end();
+  }
+
+  // Which key tiles this query tile walks over, and which of them need a mask in this warpgroup.
+  __device__ __forceinline__ void plan_walk() {
+    const WorkTile tile = read_tile(this_slot_);
+    const KeyTiles keys = key_tiles<C>(tile, p_);
+    j_ = keys.last;
+    first_ = keys.first;
+    const int top = tile.q0 + first_row_;
+    unmasked_last_ = max(key_range<C>(tile, p_, top).end, 0) / kBlockKv - 1;
+    if constexpr (C::kRanged) unmasked_first_ = (key_range<C>(tile, p_, top + 63).begin + kBlockKv - 1) / kBlockKv;
+    if constexpr (kStatistics) sampled_ = (tile.q0 / C::kBlockQ + tile.head) % p_.stats_stride == 0;
+  }
+  __device__ __forceinline__ bool needs_mask(int j) const {
+    return j > unmasked_last_ || (C::kRanged && j < unmasked_first_);
+  }
+
+  // All key tiles but the first of the walk, which start_softmax has seen.
+  __device__ __forceinline__ void walk_keys() {
+    --j_;
+    if constexpr (!C::kRanged) {
+#pragma unroll 1
+      for (; j_ >= 0; --j_) step<false, false>();
+    } else {
+      while (j_ >= first_) {
+#pragma unroll 1
+        for (; j_ >= first_ && needs_mask(j_); --j_) step<true, kStatistics>();
+        if (!kStatistics || sampled_) {
+#pragma unroll 1
+          for (; j_ >= first_ && !needs_mask(j_); --j_) step<false, kStatistics>();
+        } else {
+#pragma unroll 1
+          for (; j_ >= first_ && !needs_mask(j_); --j_) step<false, false>();
+        }
+      }
+    }
+  }
+
+  template <bool Masked, bool Statistics>
+  __device__ __forceinline__ void step() {
+    issue();
+    softmax<step_of(false, Masked, Statistics)>(Masked);
+    ptx::wgmma_wait<0>();  // ptxas puts this before the exponentials, which is faster than after them
+    ptx::pin(o_);
+    ptx::pin(s_);
+    release_v();
+    drop_weights();
+    to_operand<Element>(s_, weights_);
+    if constexpr (!C::kTuning.rescale_under_qk) rescale();
+  }
+
+  // Issues S(j) = Q K^T and O += P V as two groups, and waits for S alone.
+  __device__ __forceinline__ void issue() {
+    ptx::mbarrier_wait(ptx::shared_address(&shared_.k_full[k_.stage]), k_.parity);
+    wait_turn();
+    ptx::pin(o_);
+    ptx::pin(weights_);
+    ptx::wgmma_fence();
+    multiply_qk<C>(s_, q_operand(), k_operand());
+    ptx::wgmma_commit();
+    if constexpr (C::kTuning.rescale_under_qk) {
+      rescale();
+      ptx::pin(o_);
+    }
+    ptx::mbarrier_wait(ptx::shared_address(&shared_.v_full[v_.stage]), v_.parity);
+    ptx::wgmma_fence();
+    multiply_pv<C>(o_, weights_, v_operand(), [&] { pass_turn(); });
+    ptx::wgmma_commit();
+    ptx::wgmma_wait<1>();
+    ptx::pin(s_);
+    release_k();
+    if (j_ == first_) release_q();
+  }
+
+  // The finished tile's last P V, together with the new tile's first S.
+  __device__ __forceinline__ void finish_under_next() {
+    plan_walk();
+    issue();
+    start_softmax();
+    order_point(state_.l[0], state_.l[1], order_word_);  // here the exponentials do belong under P V
+    ptx::wgmma_wait<0>();
+    ptx::pin(o_);
+    ptx::pin(s_);
+    release_v();
+    drop_weights();
+    to_operand<Element>(s_, weights_);
+  }
+
+  __device__ __forceinline__ void finish_last() {
+    if constexpr (C::kTuning.rescale_under_qk) rescale();
+    ptx::mbarrier_wait(ptx::shared_address(&shared_.v_full[v_.stage]), v_.parity);
+    ptx::pin(o_);
+    ptx::pin(weights_);
+    ptx::wgmma_fence();
+    multiply_pv<C>(o_, weights_, v_operand(), [] {});
+    ptx::wgmma_commit();
+    ptx::wgmma_wait<0>();
+    ptx::pin(o_);
+  }
+
+  __device__ __forceinline__ void start_softmax() { softmax<step_of(true, true, kStatistics)>(needs_mask(j_)); }
+
+  // One key tile of online softmax, in place: scores become weights.
+  template <SoftmaxStep Step>
+  __device__ __forceinline__ void softmax(bool mask) {
+    if constexpr (C::kLogits) scores_to_logits<Element, C::kTerms>(s_, place(), p_);
+    if constexpr (Step.guarded) {
+      if (mask) mask_tile();
+    }
+    const float unit = C::kLogits ? 1.f : p_.scale_log2;
+    float maximum[2], negated[2];
+    row_maxima<C::kTuning.max_chains>(s_, maximum);
+    constexpr SoftmaxStep kAdvance{
+        .first = Step.first, .guarded = Step.guarded, .statistics = Step.statistics || C::kRich};
+    advance_maxima<kAdvance>(maximum, unit, state_, correction_, negated);
+    if constexpr (C::kTuning.order_after_max) order_point(negated[0], negated[1], order_word_);
+    if constexpr (C::kRich) {
+      if constexpr (Step.first) state_.a[0] = state_.a[1] = state_.b[0] = state_.b[1] = 0.f;
+      if (p_.entropy.data || p_.sum_p2.data) rich_statistics(negated);
+    }
+    exponentials<Step>(s_, unit, negated, state_);
+  }
+
+  // Sums for entropy and sum_p2 from the logits, in a pass of its own.
+  __device__ __forceinline__ void rich_statistics(const float (&negated)[2]) {
+    float a[2] = {}, b[2] = {};
+    for_each_score(s_, [&](float x, int r, int) {
+      const float y = ptx::max_or_nan(x + negated[r], kLowestExponent);
+      const float weight = ptx::exp2_approximate(y);
+      a[r] = fmaf(weight, y, a[r]);
+      b[r] = fmaf(weight, weight, b[r]);
+    });
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      state_.a[r] += a[r];
+      state_.b[r] += b[r];
+    }
+  }
+
+  __device__ __forceinline__ void drop_weights() {
+    if constexpr (C::kRich) {
+      if (p_.terms.dropout_threshold) drop(s_, place(), p_.terms);
+    }
+  }
+
+  __device__ __forceinline__ void rescale() {
+#pragma unroll
+    for (int i = 0; i < C::kHeadDim / 8; ++i) {
+      o_[4 * i + 0] *= correction_[0];
+      o_[4 * i + 1] *= correction_[0];
+      o_[4 * i + 2] *= correction_[1];
+      o_[4 * i + 3] *= correction_[1];
+    }
+  }
+
+  __device__ __forceinline__ void mask_tile() {
+    const WorkTile tile = read_tile(this_slot_);
+    const KeyRange upper = key_range<C>(tile, p_, tile.q0 + row_), lower = key_range<C>(tile, p_, tile.q0 + row_ + 8);
+    const int end[2] = {upper.end, lower.end};
+    if constexpr (C::kRanged) {
+      const int begin[2] = {upper.begin, lower.begin};
+      mask_outside(s_, begin, end, j_ * kBlockKv + column_);
+    } else {
+      mask_from(s_, end, j_ * kBlockKv + column_);
+    }
+  }
+
+  __device__ __forceinline__ TilePlace place() const {
+    const WorkTile tile = read_tile(this_slot_);
+    const int row = tile.q0 + row_, offset = tile.kv_len - tile.q_len;
+    return {.sequence = tile.sequence,
+            .head = {tile.head, tile.head},
+            .row = {row, row + 8},
+            .position = {row + offset, row + 8 + offset},
+            .column = j_ * kBlockKv + column_,
+            .q_len = tile.q_len,
+            .kv_len = tile.kv_len};
+  }
+
+  // Rows of v past the end of a sequence belong to somebody else, or to nobody: 0 times such a value may be NaN.
+  // Every warpgroup writes the same zeros before it reads.
+  __device__ __forceinline__ void clear_past_end() {
+    if constexpr (C::kRanged) {
+      if (!p_.kv_lengths.data && !p_.q_starts.data) return;
+      const int kept = max(0, read_tile(this_slot_).kv_visible - j_ * kBlockKv);
+      if (kept >= kBlockKv) return;
+      ptx::mbarrier_wait(ptx::shared_address(&shared_.v_full[v_.stage]), v_.parity);
+      const std::uint32_t buffer = ptx::shared_address(shared_.v) + v_.stage * C::kKvBytes;
+#pragma unroll 1
+      for (int panel = 0; panel < C::kPanels; ++panel) {
+#pragma unroll 1
+        for (int chunk = 8 * kept + (threadIdx.x & 127); chunk < 8 * kBlockKv; chunk += 128) {
+          ptx::store_shared(buffer + panel * C::kKvPanelBytes + 16 * chunk, make_int4(0, 0, 0, 0));
+        }
+      }
+      ptx::fence_async_shared();
+      ptx::named_barrier_sync(kOwnBarrier + index_, 128);
+    }
+  }
+
+  __device__ __forceinline__ void store_tile(const WorkTile& tile, const RowState& state, bool sampled) {
+    const int batch = p_.q_starts.data ? 0 : tile.sequence;
+    const float unit = C::kLogits ? 1.f : p_.scale_log2;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const RowSums sums{.m = state.m[r] * unit,
+                         .l = quad_sum(state.l[r]),
+                         .a = C::kSampled || C::kRich ? quad_sum(state.a[r]) : 0.f,
+                         .b = C::kSampled || C::kRich ? quad_sum(state.b[r]) : 0.f};
+      const RowResult result = p_.sinks.data ? row_result(sums, sink_of(p_, tile.head)) : row_result(sums);
+      const int row = tile.q0 + row_ + 8 * r;
+      const bool exists = row < tile.q_len;
+      if (exists && (lane_ & 3) == 0) store_statistics(result, batch, tile.head, tile.q_begin + row, sampled);
+      const float factor = C::kRich ? result.factor * p_.terms.dropout_keep_scale : result.factor;
+      if constexpr (C::kRanged) {
+        if (exists && !is_finite(r) && isfinite(factor)) repair_row(tile, r, row, batch, state.m[r] * unit);
+      }
+      store_output_row(r, factor, exists, batch, tile.head, tile.q_begin + row);
+    }
+  }
+
+  // Are this thread's outputs of row r finite?
+  __device__ __forceinline__ bool is_finite(int r) const {
+    float probe[4] = {};  // NaN as soon as one output is not finite
+#pragma unroll
+    for (int i = 0; i < C::kHeadDim / 8; ++i) {
+      probe[i % 2] = fmaf(o_[4 * i + 2 * r], 0.f, probe[i % 2]);
+      probe[2 + i % 2] = fmaf(o_[4 * i + 2 * r + 1], 0.f, probe[2 + i % 2]);
+    }
+    return (probe[0] + probe[1]) + (probe[2] + probe[3]) == 0.f;
+  }
+
+  // The products multiply weights of 0 with the values of masked keys, and 0 times infinity is NaN. Where that may have
+  // happened the row's outputs are computed again, key by key, over the keys that take part: slow, and almost never.
+  __device__ __forceinline__ void repair_row(const WorkTile& tile, int r, int row, int batch, float m) {
+#pragma unroll
+    for (int i = 0; i < C::kHeadDim / 8; ++i) o_[4 * i + 2 * r] = o_[4 * i + 2 * r + 1] = 0.f;
+    const int kv_head = tile.head / p_.group;
+    const auto vector_of = [&](const DeviceTensor& tensor, int head, int at) {
+      return static_cast<const Element*>(tensor.data) + batch * tensor.batch_stride + head * tensor.head_stride +
+             at * tensor.row_stride;
+    };
+    const Element* q = vector_of(p_.q, tile.head, tile.q_begin + row);
+    const KeyRange keys = key_range<C>(tile, p_, row);
+#pragma unroll 1
+    for (int j = keys.begin; j < keys.end; ++j) {
+      const Element* k = vector_of(p_.k, kv_head, tile.kv_begin + j);
+      float score = 0.f;
+#pragma unroll 1
+      for (int d = 0; d < p_.head_dim; ++d) score = fmaf(static_cast<float>(q[d]), static_cast<float>(k[d]), score);
+      const float logit = single_logit(tile, row, j, score);
+      if (logit == -INFINITY || !keeps(tile, row, j)) continue;
+      const float weight = ptx::exp2_approximate(logit - m);
+      const Element* v = vector_of(p_.v, kv_head, tile.kv_begin + j) + column_;
+#pragma unroll
+      for (int i = 0; i < C::kHeadDim / 8; ++i) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          float& o = o_[4 * i + 2 * r + e];
+          if (8 * i + column_ + e < p_.value_dim) o = fmaf(weight, static_cast<float>(v[8 * i + e]), o);
+        }
+      }
+    }
+  }
+  // The logit of one key in units of log2: the passes over tiles, on a tile of which only one element is looked at.
+  __device__ __forceinline__ float single_logit(const WorkTile& tile, int row, int j, float score) const {
+    if constexpr (C::kLogits) {
+      const int position = row + tile.kv_len - tile.q_len;
+      const TilePlace place{.sequence = tile.sequence,
+                            .head = {tile.head, tile.head},
+                            .row = {row, row},
+                            .position = {position, position},
+                            .column = j,
+                            .q_len = tile.q_len,
+                            .kv_len = j + 1};
+      float s[4] = {score, 0.f, 0.f, 0.f};
+      scores_to_logits<Element, C::kTerms, Threads::single>(s, place, p_);
+      return s[0];
+    } else {
+      return score * p_.scale_log2;
+    }
+  }
+  __device__ __forceinline__ bool keeps(const WorkTile& tile, int row, int j) const {
+    if (!C::kRich || p_.terms.dropout_threshold == 0) return true;
+    const auto word = [](int x) { return static_cast<std::uint32_t>(x); };
+    const DropoutRule rule{p_.terms.dropout_seed, p_.terms.dropout_threshold, p_.terms.dropout_keep_scale};
+    return rule.keeps(word(tile.sequence), word(tile.head), word(row), word(j));
+  }
+
+  __device__ __forceinline__ void store_statistics(const RowResult& result, int batch, int head, int row,
+                                                   bool sampled) const {
+    store_row(p_.lse, batch, head, row, result.lse);
+    store_row(p_.max_logit, batch, head, row, result.max_logit);
+    store_row(p_.max_weight, batch, head, row, result.max_weight);
+    if constexpr (C::kSampled || C::kRich) {
+      store_row(p_.entropy, batch, head, row, sampled ? result.entropy : NAN);
+      store_row(p_.sum_p2, batch, head, row, sampled ? result.sum_p2 : NAN);
+    }
+  }
+
+  // The quad exchanges its parts so that every thread stores 16 contiguous bytes: eight columns of 32.
+  __device__ __forceinline__ void store_output_row(int r, float factor, bool exists, int batch, int head, int row) {
+    const int quad = lane_ & 3;
+    Element* out = output_row<Element>(p_, batch, head, row) + 8 * quad;
+#pragma unroll
+    for (int group = 0; group < C::kHeadDim / 32; ++group) {
+      std::uint32_t pairs[4];
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        const float* pair = &o_[16 * group + 4 * c + 2 * r];
+        pairs[c] = ptx::pack<Element>(pair[0] * factor, pair[1] * factor);
+      }
+      quad_transpose(pairs, quad);
+      if (exists && 32 * group + 8 * quad < p_.value_dim) {
+        *reinterpret_cast<uint4*>(out + 32 * group) = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+      }
+    }
+  }
+
+  SharedStorage<C>& shared_;
+  const ForwardParams& p_;
+  const int index_, lane_;
+  int first_row_, row_;  // of the warpgroup and of the thread, inside the query tile
+  int column_;           // the thread's first, inside a key tile
+  std::uint64_t q_matrix_, k_matrix_, v_matrix_;
+  std::uint32_t order_word_;
+  Ring<C::kQStages> q_;
+  Ring<C::kStages> k_, v_;
+
+  Ring<C::kTileSlots> slot_;
+  int this_slot_ = 0, done_slot_ = 0;       // of the query tile at work, and of the one before it
+  int j_, first_;                           // key tile at work, and the last one to come
+  int unmasked_first_ = 0, unmasked_last_;  // key tiles of which every row sees every key
+  bool sampled_ = true;
+  RowState state_;
+  float correction_[2];
+  float o_[C::kHeadDim / 2];                // [64, head_dim] of the warpgroup
+  float s_[C::kBlockKv / 2];                // [64, block_kv]: scores, then weights
+  std::uint32_t weights_[C::kBlockKv / 4];  // the weights as operand of P V
+};
+
+template <class C>
+__global__ void __launch_bounds__(C::kThreads, 1)
+    forward_kernel(const __grid_constant__ ForwardMaps maps, const __grid_constant__ ForwardParams params) {
+  extern __shared__ std::uint8_t dynamic_shared[];
+  const std::uint32_t unaligned = ptx::shared_address(dynamic_shared);
+  auto& shared = *reinterpret_cast<SharedStorage<C>*>(dynamic_shared + (-unaligned & (kSharedAlignment - 1)));
+  const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // tells ptxas that it is uniform in the warp
+
+  if (threadIdx.x == 0) {
+    ptx::tma_prefetch_map(&maps.q);
+    ptx::tma_prefetch_map(&maps.k);
+    ptx::tma_prefetch_map(&maps.v);
+    constexpr int kConsumerWarps = 4 * C::kConsumers;  // a warp waits for its own part of a product, and arrives alone
+    for (int i = 0; i < C::kQStages; ++i) {
+      ptx::mbarrier_init(ptx::shared_address(&shared.q_full[i]), 1);
+      ptx::mbarrier_init(ptx::shared_address(&shared.q_empty[i]), kConsumerWarps);
+    }
+    for (int i = 0; i < C::kStages; ++i) {
+      ptx::mbarrier_init(ptx::shared_address(&shared.k_full[i]), 1);
+      ptx::mbarrier_init(ptx::shared_address(&shared.v_full[i]), 1);
+      ptx::mbarrier_init(ptx::shared_address(&shared.k_empty[i]), kConsumerWarps);
+      ptx::mbarrier_init(ptx::shared_address(&shared.v_empty[i]), kConsumerWarps);
+    }
+    ptx::mbarrier_init_fence();
+  }
+  __syncthreads();
+
+  if (warp < 4) {
+    ptx::registers_shrink_to<C::kProducerRegisters>();
+    if (threadIdx.x == 0) Producer<C>(shared, maps, params).run();
+  } else {
+    ptx::registers_grow_to<C::kConsumerRegisters>();
+    Consumer<C>(shared, params, warp).run();
+  }
+}
+
+}  // namespace rootdk::cuda::hopper

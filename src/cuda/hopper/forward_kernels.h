@@ -1,0 +1,33 @@
+#pragma once
+
+// The kernels by element type and head_dim. Each pair is compiled in a file of its own, which CMake writes from
+// forward_instance.cu.in.
+
+#include <array>
+
+#include "cuda/hopper/decode_config.h"
+#include "cuda/hopper/forward_config.h"
+#include "rootdk/dtype.h"
+
+namespace rootdk::cuda::hopper {
+
+inline constexpr std::array<int, 5> kHeadDims = {64, 96, 128, 192, 256};
+
+// Which variants are built: the others fall back, full to ranged and the rest to rich.
+constexpr bool is_built(int head_dim, Variant variant) {
+  switch (variant) {
+    case Variant::full: return head_dim == 128;
+    case Variant::sampled:
+    case Variant::softcap:
+    case Variant::alibi: return head_dim == 64 || head_dim == 128;
+    default: return true;
+  }
+}
+
+// Element: BFloat16 or Float16. The variant must be built.
+template <class Element, int HeadDim>
+ForwardKernel forward_kernel_of(Variant variant);
+template <class Element, int HeadDim>
+DecodeKernel decode_kernel_of();
+
+}  // namespace rootdk::cuda::hopper

@@ -1,0 +1,85 @@
+#pragma once
+
+// What the host hands to the forward and decode kernels.
+
+#include <cuda.h>
+#include <vector_types.h>
+
+#include <cstdint>
+
+namespace rootdk::cuda::hopper {
+
+// A tensor indexed (batch, head, row[, column]); strides in elements, 0 where it is broadcast.
+struct DeviceTensor {
+  void* data = nullptr;  // null: not given
+  std::int64_t batch_stride = 0, head_stride = 0, row_stride = 0, column_stride = 0;
+};
+
+// A vector; stride in elements.
+template <class T>
+struct DeviceVector {
+  const T* data = nullptr;  // null: not given
+  std::int64_t stride = 0;
+};
+
+struct ForwardMaps {
+  CUtensorMap q, k, v;
+};
+
+enum class BiasType : std::int32_t { none, f32, element };
+
+// cap tanh(scale s / cap) in units of log2. Up to |s| <= small it is s (odd[0] + odd[1] s^2 + odd[2] s^4).
+struct Softcap {
+  float cap_log2 = 0;  // cap * log2(e); 0: no cap
+  float inverse = 0;   // scale / cap
+  float small = 0;
+  float odd[3] = {};
+};
+
+// Terms that only some variants look at. Logits are kept in units of log2: everything is times log2(e).
+struct LogitTerms {
+  Softcap softcap;
+  DeviceVector<float> alibi_slopes;  // [heads]
+  DeviceTensor relative_table;       // head_stride, column_stride over the entries
+  int relative_entries = 0, relative_zero = 0;
+  BiasType bias_type = BiasType::none;
+  DeviceTensor bias;
+  DeviceTensor mask;  // bytes: 0 drops the key
+  std::uint32_t dropout_threshold = 0;
+  float dropout_keep_scale = 1;
+  std::uint64_t dropout_seed = 0;
+};
+
+struct ForwardParams {
+  DeviceTensor out;
+  DeviceTensor q, k, v;                                      // the tensors behind the maps
+  DeviceTensor lse, max_logit, max_weight, entropy, sum_p2;  // f32 [batch, heads, q_len]
+  int stats_stride = 1;                                      // entropy and sum_p2 of one query tile in so many
+
+  int sequences = 0, heads = 0, group = 1;
+  int q_len = 0, kv_len = 0;  // for packed sequences: upper bounds
+  int head_dim = 0, value_dim = 0;
+
+  // Row i sees the keys [position - left, position + right] of its sequence. Causal: right = 0.
+  int left = 0, right = 0;
+  DeviceVector<std::int32_t> kv_lengths;
+  DeviceVector<std::int32_t> q_starts, kv_starts;  // packed sequences
+
+  float scale = 1, scale_log2 = 1;  // logit = scale * score; scale_log2 = scale * log2(e)
+  DeviceVector<float> sinks;
+  LogitTerms terms;
+
+  int q_tiles = 0;              // query tiles of the longest sequence
+  int tiles = 0;                // q_tiles * heads * sequences
+  int heads_together = 1;       // heads walked side by side, so that their k and v stay in L2
+  int* tile_counter = nullptr;  // zero at the start; null: tiles are dealt out in a fixed order
+
+  int splits = 1, split_tiles = 0;  // decode: parts of the keys, and key tiles of a part
+  float* partial_out = nullptr;     // decode: [splits, sequences, heads, q_len, value_dim], unnormalised
+  float4* partial_sums = nullptr;   // decode: [splits, sequences, heads, q_len] of RowSums
+};
+
+// "No limit" for left and right: lengths stay below it, and sums of two do not overflow.
+inline constexpr int kNoLimit = 1 << 29;
+
+}  // namespace rootdk::cuda::hopper

@@ -1,0 +1,230 @@
+#pragma once
+
+// What stands between a score and its softmax: softcap, ALiBi, relative table, bias, mask; and the
+// dropout behind it. Each term is one pass over the tile behind a branch that all threads take alike. Logits are in
+// units of log2.
+
+#include <cuda_runtime.h>
+
+#include <cmath>
+#include <cstdint>
+
+#include "cuda/hopper/forward_config.h"
+#include "cuda/hopper/forward_params.h"
+#include "cuda/ptx/arithmetic.cuh"
+#include "rootdk/dropout.h"
+
+namespace rootdk::cuda::hopper {
+
+inline constexpr float kLog2e = 1.4426950408889634f;
+inline constexpr float kLn2 = 0.6931471805599453f;
+
+// Where a thread's part of a tile lies: rows row[0] and row[1] of the sequence, columns from `column` on.
+struct TilePlace {
+  int sequence, head[2];
+  int row[2];
+  int position[2];  // key positions of the rows
+  int column;       // of s[0]
+  int q_len, kv_len;
+};
+
+// Who calls: all threads of a warp together, or each on its own.
+enum class Threads { warp, single };
+
+// Calls body(x, r, offset): offset is the column of x counted from place.column.
+template <int N, class Body>
+__device__ __forceinline__ void for_each_score(float (&s)[N], Body body) {
+#pragma unroll
+  for (int i = 0; i < N / 4; ++i) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) body(s[4 * i + 2 * r + e], r, 8 * i + e);
+    }
+  }
+}
+
+// Keys outside [begin, end) get -inf.
+template <int N>
+__device__ __forceinline__ void mask_outside(float (&s)[N], const int (&begin)[2], const int (&end)[2], int column) {
+  const int low[2] = {begin[0] - column, begin[1] - column};
+  const unsigned width[2] = {static_cast<unsigned>(max(0, end[0] - begin[0])),
+                             static_cast<unsigned>(max(0, end[1] - begin[1]))};
+  for_each_score(
+      s, [&](float& x, int r, int offset) { x = static_cast<unsigned>(offset - low[r]) < width[r] ? x : -INFINITY; });
+}
+template <int N>
+__device__ __forceinline__ void mask_from(float (&s)[N], const int (&end)[2], int column) {
+  const int high[2] = {end[0] - column, end[1] - column};
+  for_each_score(s, [&](float& x, int r, int offset) { x = offset < high[r] ? x : -INFINITY; });
+}
+
+// tanh with an absolute error near 1e-7, for any argument.
+__device__ __forceinline__ float tanh_by_exp(float u) {
+  const float t = ptx::exp2_approximate(-2.f * kLog2e * fabsf(u));
+  return copysignf(__fdividef(1.f - t, 1.f + t), u);
+}
+
+// x <- cap tanh(scale x / cap). Caps are wide, so that nearly always every argument of a tile is small: then an odd
+// polynomial spares the special-function unit, which the exponentials keep busy.
+template <Threads Which, int N>
+__device__ __forceinline__ void softcap(float (&s)[N], const Softcap& cap) {
+  float largest[4] = {};
+  for_each_score(s, [&](float& x, int r, int offset) {
+    float& chain = largest[2 * r + offset % 2];
+    chain = fmaxf(chain, fabsf(x));
+  });
+  const float larger = fmaxf(fmaxf(largest[0], largest[1]), fmaxf(largest[2], largest[3]));
+  if (Which == Threads::warp && __all_sync(0xffffffffu, larger <= cap.small)) {
+    for_each_score(s, [&](float& x, int, int) {
+      const float square = x * x;
+      x *= fmaf(fmaf(cap.odd[2], square, cap.odd[1]), square, cap.odd[0]);
+    });
+  } else {
+    for_each_score(s, [&](float& x, int, int) { x = cap.cap_log2 * tanh_by_exp(x * cap.inverse); });
+  }
+}
+
+// ALiBi where no key lies to the right of its query: the distance needs no absolute value. Eight rows down and eight
+// columns to the right the distance is the same, so that the two rows of a thread share their terms.
+template <int N>
+__device__ __forceinline__ void add_causal_alibi(float (&s)[N], const TilePlace& place,
+                                                 const DeviceVector<float>& slopes, float scale_log2) {
+  const float slope = kLog2e * slopes.data[place.head[0] * slopes.stride];
+  const float first = slope * static_cast<float>(place.column - place.position[0]);
+  float left[2];  // the terms eight columns to the left
+#pragma unroll
+  for (int e = 0; e < 2; ++e) left[e] = fmaf(slope, static_cast<float>(e - 8), first);
+#pragma unroll
+  for (int i = 0; i < N / 4; ++i) {
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const float here = fmaf(slope, static_cast<float>(8 * i + e), first);
+      s[4 * i + e] = fmaf(s[4 * i + e], scale_log2, here);
+      s[4 * i + 2 + e] = fmaf(s[4 * i + 2 + e], scale_log2, left[e]);
+      left[e] = here;
+    }
+  }
+}
+
+template <int N>
+__device__ __forceinline__ void add_alibi(float (&s)[N], const TilePlace& place, const DeviceVector<float>& slopes) {
+  float slope[2], distance[2];
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    slope[r] = -kLog2e * slopes.data[place.head[r] * slopes.stride];
+    distance[r] = static_cast<float>(place.position[r] - place.column);
+  }
+  for_each_score(
+      s, [&](float& x, int r, int offset) { x = fmaf(slope[r], fabsf(distance[r] - static_cast<float>(offset)), x); });
+}
+
+template <int N>
+__device__ __forceinline__ void add_relative_table(float (&s)[N], const TilePlace& place, const LogitTerms& terms) {
+  const float* table[2];
+  int entry[2];
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    table[r] = static_cast<const float*>(terms.relative_table.data) + place.head[r] * terms.relative_table.head_stride;
+    entry[r] = place.position[r] - place.column + terms.relative_zero;
+  }
+  for_each_score(s, [&](float& x, int r, int offset) {
+    const int clamped = min(max(entry[r] - offset, 0), terms.relative_entries - 1);
+    x = fmaf(kLog2e, __ldg(table[r] + clamped * terms.relative_table.column_stride), x);
+  });
+}
+
+// The start of a row of a dense tensor [batch, heads, q_len, kv_len], at the thread's first column.
+template <class T>
+__device__ __forceinline__ const T* dense_row(const DeviceTensor& tensor, const TilePlace& place, int r) {
+  const int row = min(place.row[r], place.q_len - 1);
+  return static_cast<const T*>(tensor.data) + place.sequence * tensor.batch_stride +
+         place.head[r] * tensor.head_stride + row * tensor.row_stride + place.column * tensor.column_stride;
+}
+
+template <class T, int N>
+__device__ __forceinline__ void add_bias(float (&s)[N], const TilePlace& place, const DeviceTensor& bias) {
+  const T* row[2] = {dense_row<T>(bias, place, 0), dense_row<T>(bias, place, 1)};
+  const int columns = place.kv_len - place.column;
+  for_each_score(s, [&](float& x, int r, int offset) {
+    if (offset < columns) x = fmaf(kLog2e, static_cast<float>(row[r][offset * bias.column_stride]), x);
+  });
+}
+
+template <int N>
+__device__ __forceinline__ void apply_mask(float (&s)[N], const TilePlace& place, const DeviceTensor& mask) {
+  const std::uint8_t* row[2] = {dense_row<std::uint8_t>(mask, place, 0), dense_row<std::uint8_t>(mask, place, 1)};
+  const int columns = place.kv_len - place.column;
+  for_each_score(s, [&](float& x, int r, int offset) {
+    if (offset < columns && row[r][offset * mask.column_stride] == 0) x = -INFINITY;
+  });
+}
+
+// Scores to logits. The terms that are known when the kernel is compiled take no decision at run time.
+template <class Element, Terms Known, Threads Which = Threads::warp, int N>
+__device__ __forceinline__ void scores_to_logits(float (&s)[N], const TilePlace& place, const ForwardParams& p) {
+  const LogitTerms& terms = p.terms;
+  if constexpr (Known == Terms::softcap) {
+    softcap<Which>(s, terms.softcap);
+  } else if constexpr (Known == Terms::causal_alibi) {
+    add_causal_alibi(s, place, terms.alibi_slopes, p.scale_log2);
+  } else {
+    if (terms.softcap.cap_log2 > 0.f) {
+      softcap<Which>(s, terms.softcap);
+    } else {
+      for_each_score(s, [&](float& x, int, int) { x *= p.scale_log2; });
+    }
+    if (terms.alibi_slopes.data) add_alibi(s, place, terms.alibi_slopes);
+    if (terms.relative_table.data) add_relative_table(s, place, terms);
+    if (terms.bias_type == BiasType::f32) add_bias<float>(s, place, terms.bias);
+    if (terms.bias_type == BiasType::element) add_bias<Element>(s, place, terms.bias);
+    if (terms.mask.data) apply_mask(s, place, terms.mask);
+  }
+}
+
+// Transposes a 4 x 4 matrix spread over the four threads of a quad: v[c] of thread t becomes v[t] of thread c.
+__device__ __forceinline__ void quad_transpose(std::uint32_t (&v)[4], int quad) {
+  const bool odd = quad & 1, upper = quad & 2;
+#pragma unroll
+  for (int c = 0; c < 4; c += 2) {
+    const std::uint32_t other = __shfl_xor_sync(0xffffffffu, odd ? v[c] : v[c + 1], 1);
+    (odd ? v[c] : v[c + 1]) = other;
+  }
+#pragma unroll
+  for (int c = 0; c < 2; ++c) {
+    const std::uint32_t other = __shfl_xor_sync(0xffffffffu, upper ? v[c] : v[c + 2], 2);
+    (upper ? v[c] : v[c + 2]) = other;
+  }
+}
+
+// Dropped weights become 0; kept ones are scaled with the output. One Philox block serves eight keys of a row: thread t
+// of a quad computes the block of column group 4 g + t, then the quad exchanges words, since each thread holds the two
+// columns of word t in every group.
+template <int N>
+__device__ __forceinline__ void drop(float (&weights)[N], const TilePlace& place, const LogitTerms& terms) {
+  constexpr int kGroups = N / 4;  // of eight columns
+  const int quad = threadIdx.x & 3;
+  const auto first_block = static_cast<std::uint32_t>((place.column - 2 * quad) / 8);
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+#pragma unroll
+    for (int g = 0; g < kGroups; g += 4) {
+      const PhiloxWords words =
+          philox4x32_10({first_block + g + quad, static_cast<std::uint32_t>(place.row[r]),
+                         static_cast<std::uint32_t>(place.head[r]), static_cast<std::uint32_t>(place.sequence)},
+                        terms.dropout_seed);
+      std::uint32_t lanes[4] = {words[0], words[1], words[2], words[3]};
+      quad_transpose(lanes, quad);
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        if (g + c >= kGroups) break;
+        float& even = weights[4 * (g + c) + 2 * r];
+        float& odd = weights[4 * (g + c) + 2 * r + 1];
+        if ((lanes[c] & 0xffffu) < terms.dropout_threshold) even = 0.f;
+        if ((lanes[c] >> 16) < terms.dropout_threshold) odd = 0.f;
+      }
+    }
+  }
+}
+
+}  // namespace rootdk::cuda::hopper

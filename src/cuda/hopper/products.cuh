@@ -1,0 +1,48 @@
+#pragma once
+
+// The two products on tiles in shared memory, stored as panels of 64 columns.
+
+#include <cstdint>
+
+#include "cuda/ptx/wgmma.cuh"
+
+namespace rootdk::cuda::hopper {
+
+// Byte distance of groups of 8 rows under the 128-byte swizzle.
+inline constexpr std::uint32_t kRowGroupBytes = 1024;
+
+// s[64, block_kv] = q k^T. Both have their columns contiguous: 16 columns are 32 bytes inside the 128-byte row, the
+// next 64 columns lie in the next panel.
+template <class C>
+__device__ __forceinline__ void multiply_qk(float (&s)[C::kBlockKv / 2], std::uint64_t q, std::uint64_t k) {
+  using Product = ptx::Wgmma<typename C::Element, C::kBlockKv>;
+#pragma unroll
+  for (int step = 0; step < C::kHeadDim / 16; ++step) {
+    const std::uint64_t a = ptx::advance(q, (step / 4) * C::kQPanelBytes + (step % 4) * 32);
+    const std::uint64_t b = ptx::advance(k, (step / 4) * C::kKvPanelBytes + (step % 4) * 32);
+    if (step == 0) {
+      Product::template ss_zero<0, 0>(s, a, b);
+    } else {
+      Product::template ss<0, 0>(s, a, b);
+    }
+  }
+}
+
+// o[64, head_dim] += weights v, where v is [key][column]: a transposed operand, 16 keys are 2048 bytes. `pass` is
+// called early_token instructions before the last.
+template <class C, class Pass>
+__device__ __forceinline__ void multiply_pv(float (&o)[C::kHeadDim / 2],
+                                            const std::uint32_t (&weights)[C::kBlockKv / 4], std::uint64_t v,
+                                            Pass pass) {
+  using Product = ptx::Wgmma<typename C::Element, C::kHeadDim>;
+  constexpr int kSteps = C::kBlockKv / 16;
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    if (step == kSteps - C::kTuning.early_token) pass();
+    Product::template rs<1>(o, weights[4 * step], weights[4 * step + 1], weights[4 * step + 2], weights[4 * step + 3],
+                            ptx::advance(v, step * 2 * kRowGroupBytes));
+  }
+  if (C::kTuning.early_token == 0) pass();
+}
+
+}  // namespace rootdk::cuda::hopper

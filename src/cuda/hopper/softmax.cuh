@@ -1,0 +1,142 @@
+#pragma once
+
+// Online softmax on the accumulator layout of wgmma: a thread owns parts of two rows, r = 0 and 8 rows below it r = 1,
+// and s[4 i + 2 r + e] is column 8 i + 2 (lane % 4) + e.
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "cuda/ptx/arithmetic.cuh"
+
+namespace rootdk::cuda::hopper {
+
+struct RowState {
+  float m[2];  // running maximum of the scores; all four threads of a row agree
+  float l[2];  // this thread's part of sum 2^y, where y = (s - m) in units of log2
+  float a[2];  // this thread's part of sum y 2^y      (statistics)
+  float b[2];  // this thread's part of sum 2^(2 y)    (statistics)
+};
+
+__device__ __forceinline__ float quad_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+  return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+__device__ __forceinline__ float quad_sum(float x) {
+  x += __shfl_xor_sync(0xffffffffu, x, 1);
+  return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
+// ptxas moves the wait for products up across arithmetic that does not touch them. A volatile store whose predicate
+// depends on that arithmetic stays in front of the wait. It stores, if ever, to a word that nobody reads.
+__device__ __forceinline__ void order_point(float a, float b, std::uint32_t word) {
+  asm volatile("{.reg .pred same; setp.eq.f32 same, %0, %1; @same st.volatile.shared.f32 [%2], %0;}" ::"f"(a), "f"(b),
+               "r"(word)
+               : "memory");
+}
+
+// The largest score of each row in this thread's part.
+template <int Chains, int N>
+__device__ __forceinline__ void row_maxima(const float (&s)[N], float (&maximum)[2]) {
+  float chain[2][Chains];
+#pragma unroll
+  for (int i = 0; i < N / 2; ++i) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float x = s[4 * (i / 2) + 2 * r + i % 2];
+      chain[r][i % Chains] = i < Chains ? x : fmaxf(chain[r][i % Chains], x);
+    }
+  }
+#pragma unroll
+  for (int width = Chains / 2; width > 0; width /= 2) {
+#pragma unroll
+    for (int i = 0; i < width; ++i) {
+      chain[0][i] = fmaxf(chain[0][i], chain[0][i + width]);
+      chain[1][i] = fmaxf(chain[1][i], chain[1][i + width]);
+    }
+  }
+  maximum[0] = chain[0][0];
+  maximum[1] = chain[1][0];
+}
+
+// Far enough below any maximum that 2^y is 0, and finite, so that y 2^y is 0 too.
+inline constexpr float kLowestExponent = -1e4f;
+
+// How one softmax step is compiled.
+struct SoftmaxStep {
+  bool first = false;       // no earlier tile: the state is set, not advanced
+  bool guarded = false;     // a row may have seen no key yet
+  bool statistics = false;  // keep a and b
+};
+
+// Takes the tile's maxima into the state. correction receives the factors for everything summed so far, negated the
+// value to add to a scaled score: -(m * unit), or 0 while the row has seen no key.
+template <SoftmaxStep Step>
+__device__ __forceinline__ void advance_maxima(const float (&tile_maximum)[2], float unit, RowState& state,
+                                               float (&correction)[2], float (&negated)[2]) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    float m = quad_max(tile_maximum[r]);
+    const float before = state.m[r];
+    if constexpr (!Step.first) m = fmaxf(m, before);
+    float scaled = m * unit;
+    if constexpr (Step.guarded) scaled = m == -INFINITY ? 0.f : scaled;
+    negated[r] = -scaled;
+    state.m[r] = m;
+    if constexpr (Step.first) {
+      correction[r] = 1.f;
+    } else {
+      float shift = fmaf(before, unit, -scaled);  // <= 0
+      if constexpr (Step.statistics) shift = ptx::max_or_nan(shift, kLowestExponent);
+      correction[r] = ptx::exp2_approximate(shift);
+      if constexpr (Step.statistics) {
+        state.a[r] = correction[r] * fmaf(shift, state.l[r], state.a[r]);
+        state.b[r] *= correction[r] * correction[r];
+      }
+      state.l[r] *= correction[r];
+    }
+  }
+}
+
+// s becomes 2^(s * unit + negated), and its sums join the state. Partial sums start from zero and join the running ones
+// at the end: a warp is nearly alone on its scheduler and issues in order, so that dependent chains show.
+template <SoftmaxStep Step, int N>
+__device__ __forceinline__ void exponentials(float (&s)[N], float unit, const float (&negated)[2], RowState& state) {
+  float l[2][2] = {}, a[2][2] = {}, b[2][2] = {};
+#pragma unroll
+  for (int i = 0; i < N / 4; ++i) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        float& x = s[4 * i + 2 * r + e];
+        float y = fmaf(x, unit, negated[r]);
+        if constexpr (Step.statistics && Step.guarded) y = ptx::max_or_nan(y, kLowestExponent);
+        x = ptx::exp2_approximate(y);
+        l[r][e] += x;
+        if constexpr (Step.statistics) {
+          a[r][e] = fmaf(x, y, a[r][e]);
+          b[r][e] = fmaf(x, x, b[r][e]);
+        }
+      }
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    state.l[r] = (Step.first ? 0.f : state.l[r]) + (l[r][0] + l[r][1]);
+    if constexpr (Step.statistics) {
+      state.a[r] = (Step.first ? 0.f : state.a[r]) + (a[r][0] + a[r][1]);
+      state.b[r] = (Step.first ? 0.f : state.b[r]) + (b[r][0] + b[r][1]);
+    }
+  }
+}
+
+// The accumulator layout of the weights is the operand layout of the next product: the registers of its k-step kk are
+// the packed pairs of s[8 kk .. 8 kk + 7].
+template <class Element, int N>
+__device__ __forceinline__ void to_operand(const float (&s)[N], std::uint32_t (&weights)[N / 2]) {
+#pragma unroll
+  for (int i = 0; i < N / 2; ++i) weights[i] = ptx::pack<Element>(s[2 * i], s[2 * i + 1]);
+}
+
+}  // namespace rootdk::cuda::hopper

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+namespace rootdk::cuda {
+
+struct KernelLaunch {
+  const void* function = nullptr;
+  const char* name = "";  // for messages
+  dim3 grid, block;
+  int shared_bytes = 0;  // dynamic
+  cudaStream_t stream = nullptr;
+  int device = 0;
+  bool starts_early = false;  // may start before the kernel in front of it has ended (ptx/grid_dependency.cuh)
+};
+
+// Launches a kernel whose parameters have exactly the given types; throws where that fails.
+void launch_with_arguments(const KernelLaunch& launch, void** arguments);
+
+template <class... Parameters>
+void launch_kernel(const KernelLaunch& launch, const Parameters&... parameters) {
+  void* arguments[] = {const_cast<void*>(static_cast<const void*>(&parameters))...};
+  launch_with_arguments(launch, arguments);
+}
+
+}  // namespace rootdk::cuda

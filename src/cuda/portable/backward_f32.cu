@@ -1,0 +1,12 @@
+#include "cuda/portable/backward_instances.h"
+
+namespace rootdk::cuda::portable {
+
+template BackwardKernel keys_kernel_for<float, false>(const LogitRule&);
+template BackwardKernel queries_kernel_for<float, false>(const LogitRule&);
+template TileSumKernel tile_sum_kernel_for<float, false>(const LogitRule&);
+template BackwardKernel keys_kernel_for<float, true>(const LogitRule&);
+template BackwardKernel queries_kernel_for<float, true>(const LogitRule&);
+template TileSumKernel tile_sum_kernel_for<float, true>(const LogitRule&);
+
+}  // namespace rootdk::cuda::portable

@@ -1,0 +1,7 @@
+#include "cuda/portable/forward_instances.h"
+
+namespace rootdk::cuda::portable {
+
+template ForwardKernel forward_kernel_for<__half, false>(const LogitRule&);
+
+}  // namespace rootdk::cuda::portable

@@ -1,0 +1,8 @@
+#include "cuda/portable/forward_instances.h"
+
+namespace rootdk::cuda::portable {
+
+template ForwardKernel forward_kernel_for<float, false>(const LogitRule&);
+template ForwardKernel forward_kernel_for<float, true>(const LogitRule&);
+
+}  // namespace rootdk::cuda::portable

@@ -1,0 +1,47 @@
+#pragma once
+
+// What forward and backward share on the host: views for kernels, scratch memory, and the reasons to refuse a call.
+
+#include <string>
+
+#include "core/attention_call.h"
+#include "cuda/portable/row_passes.h"
+
+namespace rootdk::cuda::portable {
+
+// The largest head_dim and value_dim of the kernels.
+inline constexpr std::int64_t kLargestDim = 256;
+
+// `converts`: the kernel computes on another type than the tensor's, element by element.
+template <class View>
+Matrix make_matrix(const View& view, bool converts);
+
+// Hands out scratch memory piece by piece. Over no memory it only counts, so that one piece of code both tells the size
+// and places the pieces.
+class Workspace {
+ public:
+  explicit Workspace(void* memory) : memory_(static_cast<unsigned char*>(memory)) {}
+
+  float* floats(std::int64_t count);
+  // A row-major [a, b, c].
+  DeviceView<float, 3> rows(std::int64_t a, std::int64_t b, std::int64_t c);
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  unsigned char* memory_;
+  std::size_t bytes_ = 0;
+};
+
+// The inverse norms of x's rows, in scratch memory, and the rule that uses them.
+NormArguments norm_arguments(const ConstTensorView& x, const Matrix& matrix, Workspace& workspace);
+void set_norms(LogitRule& rule, const NormArguments& q, const NormArguments& k);
+
+// Throws where the call came with less than it needs.
+void require_workspace(const Execution& execution, std::size_t bytes, const char* operation);
+
+// Reasons that do not depend on which kernel would run; empty: none.
+std::string refuse_call(const ConstTensorView& q, const AttentionShape& shape, const AttentionParams& params);
+std::string refuse_shared_bytes(const Device& device, int bytes);
+std::string refuse_blocks(std::int64_t blocks);
+
+}  // namespace rootdk::cuda::portable

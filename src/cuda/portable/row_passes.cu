@@ -1,0 +1,183 @@
+#include "cuda/portable/row_passes.h"
+
+#include "cuda/common/row_statistics.h"
+#include "cuda/portable/block_reduce.h"
+#include "cuda/portable/launch.h"
+
+namespace rootdk::cuda::portable {
+namespace {
+
+// The warp's row of a tensor [batch, heads, rows]; false where there is none left.
+struct RowPlace {
+  int entry = 0, head = 0, row = 0;
+
+  __device__ bool find(std::int64_t batch, int heads, int rows) {
+    const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * (kRowThreads / 32) + warp_index();
+    row = static_cast<int>(index % rows);
+    head = static_cast<int>(index / rows % heads);
+    entry = static_cast<int>(index / rows / heads);
+    return entry < batch;
+  }
+};
+
+// One warp a row.
+__global__ void inverse_norm_kernel(const __grid_constant__ NormArguments args) {
+  RowPlace place;
+  if (!place.find(args.batch, args.heads, args.rows)) return;
+  const std::int64_t offset = args.x.offset(place.entry, place.head, place.row);
+  float sum = 0.0f;
+  for (int d = lane_index(); d < args.x.columns; d += 32) {
+    const float x = load_as_float(args.x.data, args.x.dtype, offset + d);
+    sum = fmaf(x, x, sum);
+  }
+  sum = warp_sum(sum);
+  if (lane_index() == 0) {
+    args.inverse_norm(place.entry, place.head, place.row) = sum == 0.0f ? 0.0f : 1.0f / sqrtf(sum);
+  }
+}
+
+// out . grad_out. In f32 one lane adds in the order of the columns, as the products of the backward kernels do: where
+// one key has all the weight, the two cancel to the last bit.
+__device__ float row_dot(const RowConstantArguments& args, const RowPlace& place) {
+  const std::int64_t out = args.out.offset(place.entry, place.head, place.row);
+  const std::int64_t grad_out = args.grad_out.offset(place.entry, place.head, place.row);
+  const bool in_order = args.out.dtype == DType::f32;
+  float sum = 0.0f;
+  for (int d = in_order ? 0 : lane_index(); d < args.out.columns; d += in_order ? 1 : 32) {
+    sum = fmaf(load_as_float(args.grad_out.data, args.grad_out.dtype, grad_out + d),
+               load_as_float(args.out.data, args.out.dtype, out + d), sum);
+  }
+  return in_order ? sum : warp_sum(sum);
+}
+
+// One warp a row.
+__global__ void row_constant_kernel(const __grid_constant__ RowConstantArguments args) {
+  RowPlace place;
+  if (!place.find(args.batch, args.heads, args.rows)) return;
+  float constant = -row_dot(args, place);
+  const float lse = args.lse(place.entry, place.head, place.row);
+  if (args.grad_lse) constant += args.grad_lse(place.entry, place.head, place.row);
+  if (args.grad_entropy) {
+    const float sink = args.sinks ? exp_natural(args.sinks(place.head) - lse) : 0.0f;
+    constant += args.grad_entropy(place.entry, place.head, place.row) *
+                (1.0f - sink - args.entropy(place.entry, place.head, place.row));
+  }
+  if (lane_index() == 0) args.constant(place.entry, place.head, place.row) = lse == -INFINITY ? 0.0f : constant;
+}
+
+// One block a head.
+__global__ void sink_gradient_kernel(const __grid_constant__ SinkArguments args) {
+  const int head = static_cast<int>(blockIdx.x);
+  const float sink = args.sinks(head);
+  float sum = 0.0f;
+  const std::int64_t count = static_cast<std::int64_t>(args.batch) * args.rows;
+  for (std::int64_t index = threadIdx.x; index < count; index += kRowThreads) {
+    const int entry = static_cast<int>(index / args.rows), row = static_cast<int>(index % args.rows);
+    const float lse = args.lse(entry, head, row);
+    if (lse != -INFINITY) sum += exp_natural(sink - lse) * args.constant(entry, head, row);
+  }
+  sum = block_sum(sum);
+  if (threadIdx.x == 0) args.grad_sinks(head) = sum;
+}
+
+// One block an entry of the table. Distances past its ends belong to the outermost entries.
+__global__ void table_gradient_kernel(const __grid_constant__ DistanceArguments args) {
+  const LogitRule& rule = args.rule;
+  const int entry = static_cast<int>(blockIdx.x) % rule.relative_entries;
+  const int table_head = static_cast<int>(blockIdx.x) / rule.relative_entries;
+  constexpr int kFar = 1 << 30;
+  const int low = entry == 0 ? -kFar : entry - rule.relative_zero;
+  const int high = entry == rule.relative_entries - 1 ? kFar : entry - rule.relative_zero;
+  const int first_head = args.table_heads == 1 ? 0 : table_head;
+  const int last_head = args.table_heads == 1 ? rule.heads - 1 : table_head;
+  float sum = 0.0f;
+  for (int b = 0; b < rule.batch; ++b) {
+    const Sequence sequence = rule.sequence(b);
+    for (int h = first_head; h <= last_head; ++h) {
+      for (int offset = 0; offset < args.offsets; ++offset) {
+        const int distance = args.first_distance(sequence, offset);
+        if (distance > high || distance + args.diagonals - 1 < low) continue;
+        const float* sums = args.sums(b, h, offset);
+        for (int d = static_cast<int>(threadIdx.x); d < args.diagonals; d += kRowThreads) {
+          if (distance + d >= low && distance + d <= high) sum += sums[d];
+        }
+      }
+    }
+  }
+  sum = block_sum(sum);
+  if (threadIdx.x == 0) args.grad_table(table_head, entry) = sum;
+}
+
+// One block a head.
+__global__ void slope_gradient_kernel(const __grid_constant__ DistanceArguments args) {
+  const int head = static_cast<int>(blockIdx.x);
+  float sum = 0.0f;
+  for (int b = 0; b < args.rule.batch; ++b) {
+    const Sequence sequence = args.rule.sequence(b);
+    for (int offset = 0; offset < args.offsets; ++offset) {
+      const int distance = args.first_distance(sequence, offset);
+      const float* sums = args.sums(b, head, offset);
+      for (int d = static_cast<int>(threadIdx.x); d < args.diagonals; d += kRowThreads) {
+        sum -= static_cast<float>(abs(distance + d)) * sums[d];
+      }
+    }
+  }
+  sum = block_sum(sum);
+  if (threadIdx.x == 0) args.grad_slopes(head) = sum;
+}
+
+// One block a head, a thread an entry of the vector.
+__global__ void vector_gradient_kernel(const __grid_constant__ VectorArguments args) {
+  const int head = static_cast<int>(blockIdx.x);
+  for (int d = static_cast<int>(threadIdx.x); d < args.head_dim; d += kRowThreads) {
+    float sum = 0.0f;
+    for (int b = 0; b < args.batch; ++b) {
+      for (int block = 0; block < args.blocks; ++block) {
+        sum += args.partial[((static_cast<std::int64_t>(b) * args.heads + head) * args.blocks + block) * args.head_dim +
+                            d];
+      }
+    }
+    args.grad_vector(head, d) = sum;
+  }
+}
+
+Grid one_warp_a_row(std::int64_t rows, cudaStream_t stream) {
+  constexpr int kWarps = kRowThreads / 32;
+  return {.blocks = (rows + kWarps - 1) / kWarps, .threads = kRowThreads, .stream = stream};
+}
+
+Grid reducing_blocks(std::int64_t blocks, cudaStream_t stream) {
+  return {.blocks = blocks, .threads = kRowThreads, .shared_bytes = kReduceSharedBytes, .stream = stream};
+}
+
+}  // namespace
+
+void launch_inverse_norms(const NormArguments& args, cudaStream_t stream) {
+  const std::int64_t rows = std::int64_t{args.batch} * args.heads * args.rows;
+  launch(inverse_norm_kernel, "the norm kernel", one_warp_a_row(rows, stream), args);
+}
+
+void launch_row_constants(const RowConstantArguments& args, cudaStream_t stream) {
+  const std::int64_t rows = std::int64_t{args.batch} * args.heads * args.rows;
+  launch(row_constant_kernel, "the row constant kernel", one_warp_a_row(rows, stream), args);
+}
+
+void launch_sink_gradient(const SinkArguments& args, cudaStream_t stream) {
+  launch(sink_gradient_kernel, "the sink gradient kernel", reducing_blocks(args.heads, stream), args);
+}
+
+void launch_distance_gradients(const DistanceArguments& args, cudaStream_t stream) {
+  if (args.grad_table) {
+    const std::int64_t entries = std::int64_t{args.table_heads} * args.rule.relative_entries;
+    launch(table_gradient_kernel, "the relative table gradient kernel", reducing_blocks(entries, stream), args);
+  }
+  if (args.grad_slopes) {
+    launch(slope_gradient_kernel, "the ALiBi gradient kernel", reducing_blocks(args.rule.heads, stream), args);
+  }
+}
+
+void launch_vector_gradient(const VectorArguments& args, cudaStream_t stream) {
+  launch(vector_gradient_kernel, "the additive vector gradient kernel", reducing_blocks(args.heads, stream), args);
+}
+
+}  // namespace rootdk::cuda::portable

@@ -1,0 +1,13 @@
+set(portable_kernels
+  common/make_rule.cu
+  portable/backward.cu
+  portable/backward_bf16.cu
+  portable/backward_f16.cu
+  portable/backward_f32.cu
+  portable/forward.cu
+  portable/forward_bf16.cu
+  portable/forward_f16.cu
+  portable/forward_f32.cu
+  portable/host.cu
+  portable/inspect.cu
+  portable/row_passes.cu)

@@ -1,0 +1,169 @@
+#include "models/checkpoint.h"
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+
+#include "core/strided.h"
+#include "models/json_fields.h"
+
+namespace rootdk {
+namespace {
+
+std::string read_index(const std::filesystem::path& path) {
+  constexpr std::uintmax_t kLargest = 256u << 20;
+  const std::uintmax_t size = std::filesystem::file_size(path);
+  require(size <= kLargest, path.string(), ": ", size, " bytes are too many for an index");
+  std::ifstream file(path, std::ios::binary);
+  require(file.good(), path.string(), ": cannot be opened");
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+// Tensor name to file name, from model.safetensors.index.json.
+std::map<std::string, std::string> shard_map(const std::filesystem::path& index) {
+  const Json document = parse_json(read_index(index), index.string());
+  const JsonFields fields(document, index.string());
+  const Json* weights = fields.find({"weight_map"});
+  require(weights && weights->is_object(), index.string(), ": weight_map is missing or not an object");
+  std::map<std::string, std::string> shards;
+  for (const auto& [name, file] : weights->items()) {
+    require(file.is_string(), index.string(), ": weight_map of ", name, " must be a file name, not ",
+            JsonFields::shown(file));
+    const auto text = file.get<std::string>();
+    require(!text.empty() && text == std::filesystem::path(text).filename().string() && text != "..", index.string(),
+            ": weight_map of ", name, " must be a file in the same folder, not \"", text, "\"");
+    shards[name] = text;
+  }
+  return shards;
+}
+
+std::string shape_text(std::span<const std::int64_t> shape) {
+  std::ostringstream text;
+  text << "[";
+  for (std::size_t i = 0; i < shape.size(); ++i) text << (i ? ", " : "") << shape[i];
+  text << "]";
+  return text.str();
+}
+
+// The stored tensor's part that a binding reads, as rows [out, in] or [out].
+template <class T>
+void fill(Node& parameter, const Binding& binding, const ConstTensorView& stored) {
+  const T* data = stored.as<T>();
+  std::vector<std::int64_t> shape(binding.stored_shape);
+  if (binding.entry >= 0) {
+    shape.erase(shape.begin());
+    std::int64_t size = 1;
+    for (const std::int64_t extent : shape) size *= extent;
+    data += binding.entry * size;
+  }
+  const bool vector = parameter.value().rank() == 1;
+  const std::int64_t rows = vector ? parameter.value().elements() : parameter.rows();
+  const std::int64_t columns = vector ? 1 : parameter.width();
+  const std::int64_t stored_rows = vector || !binding.transposed ? columns : shape[1];
+  const std::int64_t group = binding.rows.group ? binding.rows.group : rows;
+  float* out = parameter.data();
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const std::int64_t from = binding.rows.offset + row / group * binding.rows.stride + row % group;
+    for (std::int64_t column = 0; column < columns; ++column) {
+      const T value = binding.transposed && !vector ? data[column * stored_rows + from] : data[from * columns + column];
+      out[row * columns + column] = static_cast<float>(value);
+    }
+  }
+}
+
+// What a file may hold beyond what its config says: a head of its own, which wins over tying, and tables of positions
+// that could also be computed (older Marian checkpoints).
+void adapt_to_file(TransformerConfig& config, const Checkpoint& checkpoint) {
+  TransformerConfig richer = config;
+  richer.tied_head = false;
+  const bool sinusoidal = config.positions == PositionEncoding::sinusoidal && config.encoder;
+  if (sinusoidal) richer.encoder->stored_positions = richer.stack.stored_positions = 1;
+  auto rows = [&](const std::string& name) {  // at least one, so that a table of another shape is refused by its check
+    const std::span<const std::int64_t> shape = checkpoint.shape(name);
+    return shape.empty() ? std::int64_t{1} : std::max<std::int64_t>(1, shape[0]);
+  };
+  for (const Binding& binding : bind(richer, checkpoint)) {
+    if (!checkpoint.contains(binding.stored)) continue;
+    if (binding.parameter == "head.weight") config.tied_head = false;
+    if (binding.parameter == "encoder.positions.weight") {
+      config.encoder->stored_positions = rows(binding.stored);
+    } else if (binding.parameter == "stack.positions.weight") {
+      config.stack.stored_positions = rows(binding.stored);
+    }
+  }
+}
+
+}  // namespace
+
+Checkpoint Checkpoint::open(const std::filesystem::path& folder) {
+  Checkpoint checkpoint;
+  const std::filesystem::path single = folder / "model.safetensors", index = folder / "model.safetensors.index.json";
+  checkpoint.where_ = folder.string();
+  if (std::filesystem::exists(single)) {
+    checkpoint.files_.push_back(SafetensorsFile::open(single));
+    for (const std::string& name : checkpoint.files_[0].names()) checkpoint.places_[name] = 0;
+    return checkpoint;
+  }
+  require(std::filesystem::exists(index), folder.string(),
+          ": neither model.safetensors nor model.safetensors.index.json");
+  std::map<std::string, std::size_t> numbers;
+  for (const auto& [name, file] : shard_map(index)) {
+    if (!numbers.contains(file)) {
+      numbers[file] = checkpoint.files_.size();
+      checkpoint.files_.push_back(SafetensorsFile::open(folder / file));
+    }
+    const std::size_t number = numbers[file];
+    require(checkpoint.files_[number].contains(name), index.string(), ": ", name, " is not in ", file);
+    checkpoint.places_[name] = number;
+  }
+  return checkpoint;
+}
+
+void check_bindings(const std::vector<Binding>& bindings, const Checkpoint& checkpoint) {
+  std::ostringstream problems;
+  int count = 0;
+  auto problem = [&](const auto&... parts) {
+    if (++count > 5) return;
+    problems << "\n  ";
+    (problems << ... << parts);
+  };
+  for (const Binding& binding : bindings) {
+    if (!checkpoint.contains(binding.stored)) {
+      problem(binding.stored, " is missing; expected ", shape_text(binding.stored_shape));
+      continue;
+    }
+    const std::string_view type = checkpoint.type_name(binding.stored);
+    if (type != "F32" && type != "F16" && type != "BF16") {
+      problem(binding.stored, " is ", type, "; supported: F32, F16, BF16");
+    }
+    const std::span<const std::int64_t> found = checkpoint.shape(binding.stored);
+    if (!std::equal(found.begin(), found.end(), binding.stored_shape.begin(), binding.stored_shape.end())) {
+      problem(binding.stored, " has shape ", shape_text(found), ", but the config asks for ",
+              shape_text(binding.stored_shape));
+    }
+  }
+  if (count > 5) problems << "\n  and " << count - 5 << " more";
+  require(count == 0, checkpoint.where(), ": the weights do not fit the config:", problems.str());
+}
+
+Transformer load_model(const std::filesystem::path& folder) {
+  TransformerConfig config = load_config(folder);
+  const Checkpoint checkpoint = Checkpoint::open(folder);
+  adapt_to_file(config, checkpoint);
+  const std::vector<Binding> bindings = bind(config, checkpoint);
+  check_bindings(bindings, checkpoint);
+  Transformer model(std::move(config));
+  std::map<std::string, Value> parameters;
+  for (const Parameter& parameter : model.parameters()) parameters[parameter.name] = parameter.value;
+  require(parameters.size() == bindings.size(), "internal: ", bindings.size(), " bindings for ", parameters.size(),
+          " parameters");
+  for (const Binding& binding : bindings) {
+    const ConstTensorView stored = checkpoint.tensor(binding.stored);
+    Node& parameter = *parameters.at(binding.parameter);
+    with_floating_type(stored.dtype, [&]<class T>(T) { fill<T>(parameter, binding, stored); });
+  }
+  return model;
+}
+
+}  // namespace rootdk

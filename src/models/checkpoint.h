@@ -1,0 +1,59 @@
+#pragma once
+
+// A folder in the transformers layout: config.json, model.safetensors or shards with model.safetensors.index.json.
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "models/architectures.h"
+#include "models/safetensors.h"
+#include "models/transformer.h"
+
+namespace rootdk {
+
+// The tensors of a folder, whichever file each lies in.
+class Checkpoint {
+ public:
+  static Checkpoint open(const std::filesystem::path& folder);
+
+  bool contains(const std::string& name) const { return places_.contains(name); }
+  std::span<const std::int64_t> shape(const std::string& name) const { return file_of(name).shape(name); }
+  std::string_view type_name(const std::string& name) const { return file_of(name).type_name(name); }
+  ConstTensorView tensor(const std::string& name) const { return file_of(name).tensor(name); }
+  const std::string& where() const { return where_; }
+
+ private:
+  const SafetensorsFile& file_of(const std::string& name) const { return files_[places_.at(name)]; }
+
+  std::string where_;
+  std::vector<SafetensorsFile> files_;
+  std::map<std::string, std::size_t> places_;
+};
+
+// Where the rows of a parameter lie in a stored tensor: row r is stored row offset + r / group * stride + r % group.
+struct RowMap {
+  std::int64_t offset = 0, group = 0, stride = 0;  // group 0: all rows follow each other
+};
+
+// One parameter and the stored tensor that fills it.
+struct Binding {
+  std::string parameter;                   // as Transformer::parameters() names it
+  std::string stored;                      // as the file names it
+  std::vector<std::int64_t> stored_shape;  // what the file must have
+  RowMap rows{};
+  bool transposed = false;  // stored [in, out]
+  std::int64_t entry = -1;  // of the first dimension (an expert); -1: the whole tensor
+};
+
+// Every parameter of the config with the tensor it comes from. Nothing is allocated, nothing read.
+std::vector<Binding> bind(const TransformerConfig& config, const Checkpoint& checkpoint);
+// Throws rootdk::Error where a tensor is missing, is not F32, F16 or BF16, or has another shape; names all that are
+// wrong (the first few of many).
+void check_bindings(const std::vector<Binding>& bindings, const Checkpoint& checkpoint);
+
+// Config, check, then the weights.
+Transformer load_model(const std::filesystem::path& folder);
+
+}  // namespace rootdk

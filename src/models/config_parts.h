@@ -1,0 +1,35 @@
+#pragma once
+
+// The pieces that config.json files share, read with messages that name the field.
+
+#include <functional>
+
+#include "models/architectures.h"
+#include "models/json_fields.h"
+
+namespace rootdk {
+
+using FieldNames = std::initializer_list<std::string_view>;
+
+// vocab_size and the model's width under one of the names.
+TransformerConfig basic_config(const JsonFields& fields, FieldNames width);
+std::int64_t layer_count(const JsonFields& fields, FieldNames names);
+BlockConfig layer_norm_block(double eps);
+// `layers` equal blocks with their norm behind the last.
+void fill_stack(StackConfig& stack, const BlockConfig& block, std::int64_t layers);
+void check_heads(const JsonFields& fields, const MultiHeadConfig& attention, std::string_view width_name,
+                 std::string_view heads_name);
+
+Activation activation(const JsonFields& fields, FieldNames names, const std::string& otherwise);
+Activation activation_named(const std::string& where, std::string_view field, const std::string& name);
+
+// rope_parameters, or rope_theta with rope_scaling, or GPT-NeoX's rotary_emb_base; `share` of head_dim is rotated where
+// no partial_rotary_factor says otherwise.
+RopeConfig rope(const JsonFields& fields, std::int64_t head_dim, double share);
+
+// sliding_window on the layers that layer_types names or, without it, that `slides` picks.
+void apply_windows(const JsonFields& fields, StackConfig& stack, const std::function<bool(std::size_t layer)>& slides);
+
+TransformerConfig parse_language_model(const JsonFields& fields);
+
+}  // namespace rootdk

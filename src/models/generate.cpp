@@ -1,0 +1,134 @@
+#include "models/generate.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <numeric>
+
+#include "core/check.h"
+#include "rootdk/dropout.h"
+
+namespace rootdk {
+namespace {
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+void check_params(const GenerateParams& params) {
+  const SamplingParams& sampling = params.sampling;
+  require(params.max_new >= 0, "generate: max_new ", params.max_new, " must not be negative");
+  require(sampling.greedy || sampling.temperature > 0, "generate: temperature ", sampling.temperature,
+          " must be positive");
+  require(sampling.top_k >= 0, "generate: top_k ", sampling.top_k, " must not be negative");
+  require(sampling.top_p > 0 && sampling.top_p <= 1, "generate: top_p ", sampling.top_p, " must be in (0, 1]");
+}
+
+// Logits of the last token, for a model of either kind.
+class Stepper {
+ public:
+  Stepper(const Transformer& model, const std::vector<std::int32_t>& prompt, const GenerateParams& params,
+          std::int64_t capacity)
+      : model_(model),
+        prompt_(prompt),
+        encoder_(model.config().encoder.has_value()),
+        context_{.executor = params.executor} {
+    if (params.cache) cache_ = model.make_cache(1, capacity);
+  }
+
+  Value logits(const std::vector<std::int32_t>& sequence) {
+    std::vector<std::int32_t> fresh = sequence;
+    if (cache_) fresh.erase(fresh.begin(), fresh.begin() + cache_->length);
+    ModelInput input;
+    (encoder_ ? input.decoder_ids : input.ids) = std::move(fresh);
+    if (encoder_) input.ids = prompt_;
+    return model_.forward(context_, input, {.last_only = true}, cache_ ? &*cache_ : nullptr).output;
+  }
+
+ private:
+  const Transformer& model_;
+  const std::vector<std::int32_t>& prompt_;
+  bool encoder_;
+  Context context_;
+  std::optional<ModelCache> cache_;
+};
+
+}  // namespace
+
+std::int32_t sample(std::span<const float> logits, const SamplingParams& params, std::uint64_t step) {
+  require(!logits.empty(), "sample: no logits");
+  if (params.greedy) return static_cast<std::int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+  std::vector<std::int32_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
+    return logits[static_cast<std::size_t>(a)] > logits[static_cast<std::size_t>(b)];
+  });
+  if (params.top_k > 0 && params.top_k < static_cast<std::int64_t>(order.size())) {
+    order.resize(static_cast<std::size_t>(params.top_k));
+  }
+  const double largest = logits[static_cast<std::size_t>(order[0])];
+  std::vector<double> weights;
+  double sum = 0;
+  for (const std::int32_t id : order) {
+    weights.push_back(std::exp((logits[static_cast<std::size_t>(id)] - largest) / params.temperature));
+    sum += weights.back();
+  }
+  double kept = 0;
+  std::size_t count = 0;
+  while (count < weights.size() && (count == 0 || kept < params.top_p * sum)) kept += weights[count++];
+  const PhiloxWords words =
+      philox4x32_10({static_cast<std::uint32_t>(step), static_cast<std::uint32_t>(step >> 32), 0u, 2u}, params.seed);
+  double rest = kept * (words[0] * 0x1p-32 + words[1] * 0x1p-64);
+  for (std::size_t i = 0; i < count; ++i) {
+    rest -= weights[i];
+    if (rest < 0) return order[i];
+  }
+  return order[count - 1];
+}
+
+double Generation::tokens_per_second() const {
+  const double seconds = std::accumulate(step_seconds.begin(), step_seconds.end(), prompt_seconds);
+  return seconds > 0 ? static_cast<double>(new_tokens) / seconds : 0.0;
+}
+
+Generation generate(const Transformer& model, std::vector<std::int32_t> prompt, const GenerateParams& params,
+                    const std::function<bool(std::int32_t)>& on_token) {
+  check_params(params);
+  const TransformerConfig& config = model.config();
+  require(config.output == ModelOutput::logits, "generate: ", config.architecture,
+          " gives hidden states, not the next token");
+  require(!prompt.empty(), "generate: the prompt has no tokens");
+  Generation result;
+  if (config.encoder) {
+    require(config.decoder_start >= 0, "generate: the config has no decoder_start_token_id");
+    result.ids = {static_cast<std::int32_t>(config.decoder_start)};
+  } else {
+    result.ids = prompt;
+  }
+  std::int64_t limit = params.max_new;
+  const auto start_length = static_cast<std::int64_t>(result.ids.size());
+  if (config.max_position > 0) limit = std::min(limit, config.max_position - start_length + 1);
+  Stepper stepper(model, prompt, params, start_length + std::max<std::int64_t>(0, limit));
+  while (result.new_tokens < limit) {
+    const auto start = std::chrono::steady_clock::now();
+    const Value logits = stepper.logits(result.ids);
+    std::int32_t next = sample(std::as_const(logits->value()).values<float>(), params.sampling,
+                               static_cast<std::uint64_t>(result.new_tokens));
+    if (config.forced_end >= 0 && result.new_tokens + 1 == params.max_new) {
+      next = static_cast<std::int32_t>(config.forced_end);
+    }
+    if (result.new_tokens == 0) {
+      result.prompt_seconds = seconds_since(start);
+    } else {
+      result.step_seconds.push_back(seconds_since(start));
+    }
+    result.ids.push_back(next);
+    ++result.new_tokens;
+    if (on_token && !on_token(next)) break;
+    const std::vector<std::int32_t>& ends = config.end_tokens;
+    if (params.stop_at_end && std::find(ends.begin(), ends.end(), next) != ends.end()) break;
+  }
+  return result;
+}
+
+}  // namespace rootdk

@@ -1,0 +1,118 @@
+#pragma once
+
+// Fields of a JSON object with messages that name the file, the field and the value found. JSON stays inside this
+// room's source files.
+
+#include <cmath>
+#include <initializer_list>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "core/check.h"
+
+namespace rootdk {
+
+using Json = nlohmann::json;
+
+inline Json parse_json(std::string_view text, const std::string& where) {
+  // A deep document would otherwise exhaust the stack of whoever walks it.
+  constexpr int kMaxDepth = 64;
+  const auto guard = [](int depth, Json::parse_event_t, Json&) {
+    if (depth > kMaxDepth) throw Error("too deep");
+    return true;
+  };
+  try {
+    return Json::parse(text, guard);
+  } catch (const Json::exception& error) {
+    fail(where, ": not valid JSON: ", error.what());
+  } catch (const Error&) {
+    fail(where, ": JSON nested deeper than ", kMaxDepth, " levels");
+  }
+}
+
+class JsonFields {
+ public:
+  JsonFields(const Json& object, std::string where) : object_(object), where_(std::move(where)) {
+    require(object_.is_object(), where_, ": a JSON object is expected, not ", shown(object_));
+  }
+
+  const std::string& where() const { return where_; }
+  const Json& object() const { return object_; }
+
+  // The first of the names that is there and not null, or null.
+  const Json* find(std::initializer_list<std::string_view> names) const {
+    for (const std::string_view name : names) {
+      const auto found = object_.find(std::string(name));
+      if (found != object_.end() && !found->is_null()) return &*found;
+    }
+    return nullptr;
+  }
+  bool has(std::string_view name) const { return find({name}) != nullptr; }
+
+  // Whole numbers. The first name is the one messages use.
+  std::int64_t integer(std::initializer_list<std::string_view> names) const {
+    const Json* value = find(names);
+    require(value, where_, ": ", *names.begin(), " is missing");
+    return as_integer(*value, *names.begin());
+  }
+  std::int64_t integer(std::initializer_list<std::string_view> names, std::int64_t otherwise) const {
+    const Json* value = find(names);
+    return value ? as_integer(*value, *names.begin()) : otherwise;
+  }
+  // A size: at least 1 and small enough that products of a few of them do not overflow.
+  std::int64_t size(std::initializer_list<std::string_view> names) const {
+    return as_size(integer(names), *names.begin());
+  }
+  std::int64_t size(std::initializer_list<std::string_view> names, std::int64_t otherwise) const {
+    return as_size(integer(names, otherwise), *names.begin());
+  }
+  double number(std::initializer_list<std::string_view> names, double otherwise) const {
+    const Json* value = find(names);
+    if (!value) return otherwise;
+    require(value->is_number() && std::isfinite(value->get<double>()), where_, ": ", *names.begin(),
+            " must be a number, not ", shown(*value));
+    return value->get<double>();
+  }
+  bool boolean(std::initializer_list<std::string_view> names, bool otherwise) const {
+    const Json* value = find(names);
+    if (!value) return otherwise;
+    require(value->is_boolean(), where_, ": ", *names.begin(), " must be true or false, not ", shown(*value));
+    return value->get<bool>();
+  }
+  std::string text(std::initializer_list<std::string_view> names, const std::string& otherwise) const {
+    const Json* value = find(names);
+    if (!value) return otherwise;
+    require(value->is_string(), where_, ": ", *names.begin(), " must be a string, not ", shown(*value));
+    return value->get<std::string>();
+  }
+
+  static std::string shown(const Json& value) {
+    std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
+    if (text.size() > 80) text = text.substr(0, 77) + "...";
+    return text;
+  }
+
+ private:
+  std::int64_t as_integer(const Json& value, std::string_view name) const {
+    const bool whole = value.is_number_integer() || (value.is_number_float() && std::abs(value.get<double>()) < 9e15 &&
+                                                     std::floor(value.get<double>()) == value.get<double>());
+    require(whole, where_, ": ", name, " must be a whole number, not ", shown(value));
+    if (value.is_number_unsigned()) {
+      require(value.get<std::uint64_t>() <= static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()),
+              where_, ": ", name, " is too large: ", shown(value));
+    }
+    return value.is_number_float() ? static_cast<std::int64_t>(value.get<double>()) : value.get<std::int64_t>();
+  }
+  std::int64_t as_size(std::int64_t value, std::string_view name) const {
+    constexpr std::int64_t kLargest = std::int64_t{1} << 31;
+    require(value >= 1 && value <= kLargest, where_, ": ", name, " ", value, " is not a size between 1 and ", kLargest);
+    return value;
+  }
+
+  const Json& object_;
+  std::string where_;
+};
+
+}  // namespace rootdk

@@ -1,0 +1,99 @@
+#include "models/train_settings.h"
+
+#include "models/json_fields.h"
+
+namespace rootdk {
+
+ScheduleKind schedule_named(const std::string& name) {
+  for (const ScheduleKind kind :
+       {ScheduleKind::constant, ScheduleKind::linear, ScheduleKind::cosine, ScheduleKind::inverse_sqrt}) {
+    if (name == name_of(kind)) return kind;
+  }
+  fail("train: schedule \"", name, "\" is not supported; supported: constant, linear, cosine, inverse_sqrt");
+}
+
+void check_settings(const TrainSettings& settings) {
+  require(settings.batch > 0 && settings.batch <= 65536, "train: batch ", settings.batch,
+          " is not between 1 and 65536");
+  require(settings.model.context > 0 && settings.model.context <= (1 << 20), "train: context ", settings.model.context,
+          " is not between 1 and ", 1 << 20);
+  require(settings.steps >= 0, "train: steps ", settings.steps, " must not be negative");
+  require(settings.warmup_steps >= 0, "train: warmup ", settings.warmup_steps, " must not be negative");
+  require(settings.learning_rate > 0, "train: learning rate ", settings.learning_rate, " must be positive");
+  require(settings.dropout >= 0 && settings.dropout < 1, "train: dropout ", settings.dropout, " is not in [0, 1)");
+  require(settings.clip >= 0 && settings.qk_clip >= 0, "train: clip ", settings.clip, " and qk_clip ", settings.qk_clip,
+          " must not be negative");
+  require(settings.validation_share >= 0 && settings.validation_share < 1, "train: validation share ",
+          settings.validation_share, " is not in [0, 1)");
+  require(settings.model.d_model > 0 && settings.model.layers > 0 && settings.model.layers <= 4096 &&
+              settings.model.heads > 0,
+          "train: d_model ", settings.model.d_model, ", layers ", settings.model.layers, " and heads ",
+          settings.model.heads, " must be positive");
+}
+
+std::string settings_json(const TrainSettings& settings) {
+  const LanguageModelConfig& model = settings.model;
+  return Json{{"vocab_size", model.vocab_size},
+              {"d_model", model.d_model},
+              {"layers", model.layers},
+              {"heads", model.heads},
+              {"kv_heads", model.kv_heads},
+              {"d_ff", model.d_ff},
+              {"context", model.context},
+              {"position_encoding", model.position_encoding},
+              {"scale", model.scale},
+              {"qk_norm", model.qk_norm},
+              {"softcap", model.softcap},
+              {"tokenizer", settings.tokenizer},
+              {"batch", settings.batch},
+              {"steps", settings.steps},
+              {"schedule", name_of(settings.schedule)},
+              {"learning_rate", settings.learning_rate},
+              {"warmup_steps", settings.warmup_steps},
+              {"beta1", settings.adam.beta1},
+              {"beta2", settings.adam.beta2},
+              {"eps", settings.adam.eps},
+              {"weight_decay", settings.adam.weight_decay},
+              {"clip", settings.clip},
+              {"dropout", settings.dropout},
+              {"qk_clip", settings.qk_clip},
+              {"validation_share", settings.validation_share},
+              {"seed", settings.seed}}
+      .dump();
+}
+
+TrainSettings parse_settings(std::string_view json_text, const std::string& where) {
+  const Json document = parse_json(json_text, where);
+  const JsonFields fields(document, where);
+  TrainSettings settings;
+  LanguageModelConfig& model = settings.model;
+  model.vocab_size = fields.size({"vocab_size"});
+  model.d_model = fields.size({"d_model"});
+  model.layers = fields.size({"layers"});
+  model.heads = fields.size({"heads"});
+  model.kv_heads = fields.integer({"kv_heads"}, 0);
+  model.d_ff = fields.integer({"d_ff"}, 0);
+  model.context = fields.size({"context"});
+  model.position_encoding = fields.text({"position_encoding"}, model.position_encoding);
+  model.scale = fields.text({"scale"}, model.scale);
+  model.qk_norm = fields.boolean({"qk_norm"}, false);
+  model.softcap = fields.number({"softcap"}, 0.0);
+  settings.tokenizer = fields.text({"tokenizer"}, settings.tokenizer);
+  settings.batch = fields.size({"batch"});
+  settings.steps = fields.integer({"steps"});
+  settings.schedule = schedule_named(fields.text({"schedule"}, "cosine"));
+  settings.learning_rate = fields.number({"learning_rate"}, settings.learning_rate);
+  settings.warmup_steps = fields.integer({"warmup_steps"}, settings.warmup_steps);
+  settings.adam = {.beta1 = fields.number({"beta1"}, 0.9),
+                   .beta2 = fields.number({"beta2"}, 0.95),
+                   .eps = fields.number({"eps"}, 1e-8),
+                   .weight_decay = fields.number({"weight_decay"}, 0.1)};
+  settings.clip = fields.number({"clip"}, 1.0);
+  settings.dropout = fields.number({"dropout"}, 0.0);
+  settings.qk_clip = fields.number({"qk_clip"}, 0.0);
+  settings.validation_share = fields.number({"validation_share"}, settings.validation_share);
+  settings.seed = static_cast<std::uint64_t>(fields.integer({"seed"}, 1));
+  return settings;
+}
+
+}  // namespace rootdk

@@ -1,0 +1,11 @@
+#pragma once
+
+#include <filesystem>
+#include <string_view>
+
+namespace rootdk {
+
+// Writes a temporary file beside `path` and renames it, so that `path` is always a whole file. Throws rootdk::Error.
+void write_text(const std::filesystem::path& path, std::string_view text);
+
+}  // namespace rootdk

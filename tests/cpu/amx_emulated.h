@@ -1,0 +1,10 @@
+#pragma once
+
+#include "cpu/kernel_table.h"
+
+namespace rootdk::cpu {
+
+// The kernels of the amx target on tiles in software: the same code, on a processor without AMX.
+const KernelTable& emulated_amx_kernels();
+
+}  // namespace rootdk::cpu

@@ -1,0 +1,268 @@
+// The Hopper forward pass beyond the grid: long rows, many tiles a block, every kernel, fresh random shapes; the same
+// bits every run, streams, graphs, and the sampling of statistics.
+
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+
+#include "conformance/cases.h"
+#include "core/check.h"
+#include "cuda/cuda_memory.h"
+#include "cuda/device_case.h"
+
+namespace rootdk::test {
+namespace {
+
+using HopperForward = HopperTest;
+
+// Each kernel on rows that span many key tiles, and on more query tiles than there are blocks.
+void expect_every_variant(std::int64_t head_dim, DType dtype) {
+  const std::string dim = std::to_string(head_dim);
+  expect_close(
+      make_case({.name = "long_full_" + dim, .heads = 1, .q_len = 200, .kv_len = 4500, .head_dim = head_dim}, dtype));
+  CaseSpec spec{
+      .name = "many_tiles_" + dim, .heads = 48, .kv_heads = 16, .q_len = 400, .kv_len = 400, .head_dim = head_dim};
+  spec.scalars.causal = true;
+  expect_close(make_case(spec, dtype));
+  spec.heads = spec.kv_heads = 4;
+  spec.scalars.softcap = 20;
+  spec.name = "softcap_" + dim;
+  expect_close(make_case(spec, dtype));
+  spec.alibi = true;
+  spec.name = "rich_" + dim;
+  expect_close(make_case(spec, dtype));
+  spec.scalars.softcap = 0;
+  spec.name = "alibi_" + dim;
+  expect_close(make_case(spec, dtype));
+}
+
+TEST_F(HopperForward, EveryKernel) {
+  for (const std::int64_t head_dim : {64, 96, 128, 192, 256}) expect_every_variant(head_dim, DType::bf16);
+  for (const std::int64_t head_dim : {64, 128}) expect_every_variant(head_dim, DType::f16);
+}
+
+// A softcap where some arguments are small and others are not: both ways to compute it.
+TEST_F(HopperForward, SoftcapOfAnyArgument) {
+  for (const double cap : {0.5, 3.0, 30.0, 1000.0}) {
+    CaseSpec spec{.name = "cap", .q_len = 200, .kv_len = 300, .head_dim = 128, .deviation = 2};
+    spec.scalars.softcap = cap;
+    expect_close(make_case(spec, DType::f16));
+  }
+}
+
+// Draws a shape and features; all from one seed.
+CaseSpec random_spec(std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  const auto below = [&](std::int64_t n) {
+    return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(n));
+  };
+  const auto chance = [&](int one_in) { return below(one_in) == 0; };
+  CaseSpec spec{.name = "random_" + std::to_string(seed)};
+  spec.batch = 1 + below(3);
+  spec.kv_heads = 1 + below(3);
+  spec.heads = spec.kv_heads * (1 + below(4));
+  spec.q_len = chance(3) ? 1 + below(20) : 1 + below(500);
+  spec.kv_len = 1 + below(900);
+  spec.head_dim = 8 * (1 + below(32));
+  spec.value_dim = chance(3) ? 8 * (1 + below(32)) : spec.head_dim;
+  spec.scalars.causal = chance(2);
+  if (chance(3)) spec.scalars.window_left = below(300);
+  if (chance(4)) spec.scalars.window_right = below(300);
+  if (chance(4)) spec.scalars.softcap = 1 + static_cast<double>(below(30));
+  spec.sinks = chance(3);
+  spec.alibi = chance(4);
+  spec.length_first = chance(2);
+  spec.deviation = chance(4) ? 3 : 1;
+  if (chance(5)) spec.scalars.dropout = 0.3, spec.scalars.seed = random();
+  if (chance(5)) spec.relative_heads = spec.heads, spec.relative_entries = 65, spec.scalars.relative_zero = 32;
+  if (chance(3)) {  // packed: sequences of any length, some empty
+    spec.batch = 1;
+    spec.q_starts = spec.kv_starts = {0};
+    for (int sequence = 0; sequence < 5; ++sequence) {
+      spec.q_starts.push_back(spec.q_starts.back() + static_cast<std::int32_t>(chance(5) ? 0 : below(300)));
+      spec.kv_starts.push_back(spec.kv_starts.back() + static_cast<std::int32_t>(chance(5) ? 0 : below(400)));
+    }
+    spec.q_len = spec.q_starts.back();
+    spec.kv_len = std::max(spec.kv_starts.back(), 1);
+    spec.kv_starts.back() = static_cast<std::int32_t>(spec.kv_len);
+  } else {
+    if (chance(4)) {
+      for (int b = 0; b < spec.batch; ++b) spec.kv_lengths.push_back(static_cast<std::int32_t>(below(spec.kv_len + 1)));
+    }
+    if (chance(5)) spec.bias = {1, spec.heads, spec.q_len, spec.kv_len};
+    if (chance(6)) spec.mask = {spec.batch, 1, spec.q_len, spec.kv_len};
+  }
+  return spec;
+}
+
+// New shapes every run; the seed is printed with a failure, and ROOTDK_TEST_SEED repeats it.
+TEST_F(HopperForward, FreshRandomShapes) {
+  const char* fixed = std::getenv("ROOTDK_TEST_SEED");
+  const std::uint64_t seed = fixed ? std::strtoull(fixed, nullptr, 10) : std::random_device{}();
+  RecordProperty("seed", std::to_string(seed));
+  int runs = 0;
+  for (std::uint64_t i = 0; i < 60; ++i) {
+    SCOPED_TRACE("ROOTDK_TEST_SEED=" + std::to_string(seed));
+    const CaseSpec spec = random_spec(seed + i);
+    if (spec.q_len == 0) continue;
+    expect_close(make_case(spec, i % 2 ? DType::bf16 : DType::f16));
+    ++runs;
+  }
+  EXPECT_GE(runs, 40);
+}
+
+// N(0, 1) with one element in a thousand from N(0, 100): rows that one key dominates.
+void plant_outliers(AttentionCase& c) {
+  std::mt19937_64 random(5);
+  std::normal_distribution<double> wide(0, 10);
+  for (DataTensor* tensor : {&c.q, &c.k, &c.v}) {
+    for (double& x : tensor->memory().values<double>()) {
+      if (random() % 1000 == 0) x += wide(random);
+    }
+  }
+}
+
+TEST_F(HopperForward, Outliers) {
+  for (const std::int64_t head_dim : {64, 128, 256}) {
+    CaseSpec spec{.name = "outliers", .heads = 4, .q_len = 400, .kv_len = 700, .head_dim = head_dim};
+    spec.edit = plant_outliers;
+    for (const bool causal : {false, true}) {
+      spec.scalars.causal = causal;
+      expect_close(make_case(spec, DType::bf16));
+    }
+  }
+}
+
+void expect_same_bits(const Results& a, const Results& b) {
+  for (const auto& [name, tensor] : a) {
+    EXPECT_EQ(std::memcmp(tensor.view().data, b.at(name).view().data, tensor.bytes()), 0) << name;
+  }
+}
+
+TEST_F(HopperForward, SameBitsEveryRun) {
+  for (const std::int64_t head_dim : {64, 128}) {
+    CaseSpec spec{.name = "bits",
+                  .batch = 2,
+                  .heads = 12,
+                  .kv_heads = 4,
+                  .q_len = 600,
+                  .kv_len = 640,
+                  .head_dim = head_dim,
+                  .kv_lengths = {640, 333}};
+    spec.scalars.causal = true;
+    const AttentionCase problem = make_case(spec, DType::bf16);
+    const Results first = run_forward(problem, hopper(), Statistics::rows);
+    for (int run = 0; run < 5; ++run) expect_same_bits(first, run_forward(problem, hopper(), Statistics::rows));
+  }
+}
+
+// What else is in the batch changes nothing: the second entry alone gives the bits it gives beside the first.
+TEST_F(HopperForward, SameBitsWhateverElseIsInTheBatch) {
+  CaseSpec spec{.name = "pair", .batch = 2, .heads = 8, .q_len = 300, .kv_len = 300, .head_dim = 128};
+  spec.scalars.causal = true;
+  const AttentionCase both = make_case(spec, DType::bf16);
+  AttentionCase alone = both.converted(DType::bf16);
+  alone.q = DataTensor(both.q.view().slice(0, 1, 2), false);
+  alone.k = DataTensor(both.k.view().slice(0, 1, 2), false);
+  alone.v = DataTensor(both.v.view().slice(0, 1, 2), false);
+  const Tensor together = clone(run_forward(both, hopper(), Statistics::none).at("out").view().slice(0, 1, 2));
+  const Results single = run_forward(alone, hopper(), Statistics::none);
+  EXPECT_EQ(std::memcmp(together.view().data, single.at("out").view().data, together.bytes()), 0);
+}
+
+// A call by hand: tensors on the device, for what run_forward does not offer.
+struct DeviceCall {
+  explicit DeviceCall(const AttentionCase& c)
+      : placement(&cuda_memory()),
+        out(c.dtype, {c.q.view().size(0), c.q.view().size(1), c.q.view().size(2), c.v.view().size(3)}),
+        entropy(DType::f32, {c.q.view().size(0), c.q.view().size(1), c.q.view().size(2)}) {
+    q = placement.input(c.q.view());
+    k = placement.input(c.k.view());
+    v = placement.input(c.v.view());
+    params = placement.params(c.params());
+    poison(out);
+    poison(entropy);
+    device_out = placement.output(out.view());
+    execution.target = "sm90";
+  }
+  void add_workspace() { placement.add_workspace(execution, attention_workspace(q, k, v, device_out, params, stats)); }
+  void run() { attention(q, k, v, device_out, params, stats, execution); }
+
+  Placement placement;
+  Tensor out, entropy;
+  ConstTensorView q, k, v;
+  TensorView device_out;
+  AttentionParams params;
+  AttentionStats stats;
+  Execution execution;
+};
+
+TEST_F(HopperForward, SampledRowsAreExactAndOthersNaN) {
+  for (const std::int64_t head_dim : {64, 128}) {
+    CaseSpec spec{.name = "sampled", .heads = 4, .q_len = 1000, .kv_len = 1000, .head_dim = head_dim};
+    spec.scalars.causal = true;
+    const AttentionCase problem = make_case(spec, DType::bf16);
+    const Results expected = run_reference(problem);
+    DeviceCall call(problem);
+    call.stats.entropy = call.placement.output(call.entropy.view());
+    call.stats.stride = 4;
+    call.add_workspace();
+    call.run();
+    call.placement.fetch();
+    int given = 0;
+    for (std::size_t i = 0; i < call.entropy.values<float>().size(); ++i) {
+      const double sampled = call.entropy.values<float>()[i];
+      if (std::isnan(sampled)) continue;
+      ++given;
+      EXPECT_NEAR(sampled, expected.at("entropy").values<double>()[i], 1e-3);
+    }
+    EXPECT_GE(given, 4 * 1000 / 8);
+    EXPECT_LE(given, 4 * 1000 / 2);
+  }
+}
+
+// Captured once, replayed on new inputs: nothing in a call may allocate or synchronise.
+TEST_F(HopperForward, CapturesIntoAGraph) {
+  CaseSpec spec{.name = "graph", .heads = 4, .q_len = 200, .kv_len = 300, .head_dim = 128, .kv_lengths = {211}};
+  spec.scalars.causal = true;
+  const AttentionCase problem = make_case(spec, DType::bf16);
+  const Results plain = run_forward(problem, hopper(), Statistics::none);
+  DeviceCall call(problem);
+  call.add_workspace();
+  cudaStream_t stream = nullptr;
+  ASSERT_EQ(cudaStreamCreate(&stream), cudaSuccess);
+  call.execution.stream = stream;
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), cudaSuccess);
+  call.run();
+  ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+  ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
+  for (int replay = 0; replay < 3; ++replay) ASSERT_EQ(cudaGraphLaunch(executable, stream), cudaSuccess);
+  ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+  call.placement.fetch();
+  const Tensor out = convert(call.out, DType::f64);
+  EXPECT_EQ(std::memcmp(out.view().data, plain.at("out").view().data, out.bytes()), 0);
+  cudaGraphExecDestroy(executable);
+  cudaGraphDestroy(graph);
+  cudaStreamDestroy(stream);
+}
+
+TEST_F(HopperForward, MissingWorkspaceIsNamed) {
+  CaseSpec spec{.name = "workspace", .q_len = 200, .kv_len = 300, .head_dim = 64, .kv_lengths = {211}};
+  DeviceCall call(make_case(spec, DType::bf16));
+  ASSERT_GT(attention_workspace(call.q, call.k, call.v, call.device_out, call.params, call.stats), 0u);
+  try {
+    call.run();
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("bytes of device workspace"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace rootdk::test

@@ -1,0 +1,158 @@
+// Training: learns, is bit-identical for any number of threads, and after kill and resume.
+
+#include "models/train.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "models/checkpoint.h"
+#include "models/generate.h"
+#include "models/tokenizer.h"
+#include "rootdk/error.h"
+
+namespace rootdk {
+namespace {
+
+const char* const kText =
+    "The quick brown fox jumps over the lazy dog. A wizard's job is to vex chumps quickly in fog.\n"
+    "Pack my box with five dozen liquor jugs. How vexingly quick daft zebras jump!\n";
+
+TrainSettings small_settings() {
+  TrainSettings settings;
+  settings.model = {.d_model = 32, .layers = 2, .heads = 2, .context = 32};
+  settings.batch = 4;
+  settings.steps = 200;
+  settings.learning_rate = 1e-2;
+  settings.warmup_steps = 10;
+  settings.validation_share = 0;
+  return settings;
+}
+
+class Folder {
+ public:
+  Folder() {
+    char name[] = "/tmp/rootdk_train_test_XXXXXX";
+    path = mkdtemp(name);
+  }
+  ~Folder() { std::filesystem::remove_all(path); }
+  std::filesystem::path path;
+};
+
+bool same_parameters(const Transformer& a, const Transformer& b) {
+  const Parameters first = a.parameters(), second = b.parameters();
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    if (std::memcmp(first[i].value->data(), second[i].value->data(), first[i].value->value().bytes()) != 0)
+      return false;
+  }
+  return first.size() == second.size();
+}
+
+TEST(Train, TwoLayersOverfitASmallTextAndGenerateIt) {
+  Trainer trainer(small_settings(), kText);
+  const double before = trainer.step(false).loss;
+  StepReport report;
+  while (trainer.steps_done() < 200) report = trainer.step(trainer.steps_done() == 199);
+  EXPECT_GT(before, 3.0);
+  EXPECT_LT(report.loss, 0.3);
+  ASSERT_EQ(report.max_logit.size(), 2u);
+  ASSERT_EQ(report.entropy.size(), 2u);
+  EXPECT_GT(report.entropy[0], 0.0);
+
+  // Through the files, in half precision, and back into text.
+  const Folder folder;
+  trainer.save_model(folder.path, DType::f16);
+  const Transformer model = load_model(folder.path);
+  const Tokenizer tokenizer = Tokenizer::load(folder.path);
+  const Generation generation = generate(model, tokenizer.encode("The quick brown"), {.max_new = 15});
+  EXPECT_EQ(tokenizer.decode(generation.ids), "The quick brown fox jumps over");
+}
+
+TEST(Train, BitIdenticalForAnyNumberOfThreads) {
+  TrainSettings settings = small_settings();
+  settings.dropout = 0.1;
+  Trainer one(settings, kText, &shared_executor(1)), three(settings, kText, &shared_executor(3));
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(one.step(false).loss, three.step(true).loss);
+  EXPECT_TRUE(same_parameters(one.model(), three.model()));
+}
+
+TEST(Train, EveryPositionEncodingAndScaleLearns) {
+  for (const char* position : {"sinusoidal", "learned", "rope", "alibi", "none"}) {
+    for (const char* scale : {"none", "1/d", "1/sqrt(d)"}) {
+      TrainSettings settings = small_settings();
+      settings.model.position_encoding = position;
+      settings.model.scale = scale;
+      settings.model.qk_norm = scale[0] == 'n';
+      settings.qk_clip = settings.model.qk_norm ? 0.0 : 2.0;
+      Trainer trainer(settings, kText);
+      const double before = trainer.step(false).loss;
+      double after = 0;
+      for (int i = 0; i < 20; ++i) after = trainer.step(false).loss;
+      EXPECT_LT(after, before - 0.5) << position << " " << scale;
+    }
+  }
+}
+
+TEST(Train, ResumesBitIdentically) {
+  const Folder folder;
+  Trainer straight(small_settings(), kText);
+  for (int i = 0; i < 6; ++i) straight.step(false);
+  {
+    Trainer first(small_settings(), kText);
+    for (int i = 0; i < 3; ++i) first.step(false);
+    first.save_state(folder.path);
+  }
+  Trainer second = Trainer::resume(folder.path, kText);
+  EXPECT_EQ(second.steps_done(), 3);
+  for (int i = 0; i < 3; ++i) second.step(false);
+  EXPECT_TRUE(same_parameters(straight.model(), second.model()));
+  EXPECT_THROW(Trainer::resume(folder.path, "another text, which is not the one that the training began with"), Error);
+  EXPECT_THROW(Trainer::resume(folder.path / "nowhere", kText), Error);
+}
+
+// A process that saves after every step is killed at some moment; what it leaves can be resumed to the same end.
+TEST(Train, SurvivesBeingKilled) {
+  const Folder folder;
+  for (const useconds_t delay : {30000u, 90000u}) {
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      Trainer trainer(small_settings(), kText, &shared_executor(1));
+      while (true) {
+        trainer.step(false);
+        trainer.save_state(folder.path);
+      }
+    }
+    while (!std::filesystem::exists(folder.path / "training.safetensors")) usleep(1000);
+    usleep(delay);
+    kill(child, SIGKILL);
+    int status = 0;
+    waitpid(child, &status, 0);
+    Trainer resumed = Trainer::resume(folder.path, kText, &shared_executor(1));
+    const std::int64_t at = resumed.steps_done();
+    ASSERT_GE(at, 1);
+    Trainer straight(small_settings(), kText, &shared_executor(1));
+    while (straight.steps_done() < at + 2) straight.step(false);
+    while (resumed.steps_done() < at + 2) resumed.step(false);
+    EXPECT_TRUE(same_parameters(straight.model(), resumed.model())) << "killed after step " << at;
+  }
+}
+
+TEST(Train, RefusesSettingsThatCannotWork) {
+  TrainSettings settings = small_settings();
+  settings.model.context = 1000;
+  EXPECT_THROW(Trainer(settings, kText), Error);
+  settings = small_settings();
+  settings.model.heads = 5;
+  EXPECT_THROW(Trainer(settings, kText), Error);
+  settings = small_settings();
+  settings.tokenizer = "word";
+  EXPECT_THROW(Trainer(settings, kText), Error);
+  EXPECT_THROW(Trainer(small_settings(), "\xFF not UTF-8"), Error);
+}
+
+}  // namespace
+}  // namespace rootdk

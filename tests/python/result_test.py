@@ -1,0 +1,112 @@
+"""The result object: its table, its reprs, its pictures."""
+
+import base64
+import math
+import re
+import struct
+import xml.etree.ElementTree as xml
+import zlib
+
+import numpy
+import pytest
+from conftest import random_arrays
+
+import rootdk
+
+
+def picture_of(svg):
+    return xml.fromstring(str(svg))
+
+
+def decode_png(data):
+    """Rows of RGB triples of an 8-bit PNG without filters."""
+    assert data[:8] == b"\x89PNG\r\n\x1a\n"
+    chunks, at = {}, 8
+    while at < len(data):
+        length, name = struct.unpack(">I4s", data[at : at + 8])
+        body = data[at + 8 : at + 8 + length]
+        assert struct.unpack(">I", data[at + 8 + length : at + 12 + length])[0] == zlib.crc32(name + body)
+        chunks[name] = body
+        at += 12 + length
+    width, height = struct.unpack(">II", chunks[b"IHDR"][:8])
+    raw = zlib.decompress(chunks[b"IDAT"])
+    rows = numpy.frombuffer(raw, numpy.uint8).reshape(height, 1 + 3 * width)
+    assert not rows[:, 0].any()
+    return rows[:, 1:].reshape(height, width, 3)
+
+
+def test_summary_measures_the_heads():
+    q, k, v = random_arrays(heads=2)
+    q[:, 0] = 0  # reads all nine keys alike
+    q[:, 1] = 100 * k[:, 1, :1]  # and this head one key
+    rows = rootdk.attention(q, k, v, stats=True).summary()
+    assert [row.head for row in rows] == [0, 1]
+    assert rows[0].effective_keys == pytest.approx(9, rel=1e-5) and rows[0].saturated == 0
+    assert rows[1].effective_keys == pytest.approx(1, abs=1e-3) and rows[1].saturated == 1
+    assert rows[1].max_logit > 100 and rows[1].mean_max_weight == pytest.approx(1, abs=1e-4)
+
+
+def test_repr_is_a_table():
+    q, k, v = random_arrays()
+    text = repr(rootdk.attention(q, k, v, stats=True))
+    assert text.startswith("attention [2, 4, 7, 12] with lse, max_logit") and len(text.splitlines()) == 6
+    assert repr(rootdk.attention(q, k, v, weights=[0])) == "attention [2, 4, 7, 12] with weights, weight_rows"
+
+
+def test_plot_shows_the_pooled_map(tmp_path):
+    q, k, v = random_arrays()
+    result = rootdk.attention(q, k, v, causal=True, stats=True, map_size=(7, 9))
+    svg = result.plot(tmp_path / "heads.svg")
+    assert (tmp_path / "heads.svg").read_text() == svg == svg._repr_svg_()
+    root = picture_of(svg)
+    images = root.findall(".//{http://www.w3.org/2000/svg}image")
+    assert len(images) == 4
+    pixels = decode_png(base64.b64decode(images[0].get("href").partition(",")[2]))
+    assert pixels.shape == (7, 9, 3)
+    # Dark where the weight is, and the lightest colour where causal leaves none.
+    weights = result.pooled_map[0, 0]
+    assert pixels[0, -1].tolist() == [247, 251, 255]
+    assert tuple(pixels[numpy.unravel_index(weights.argmax(), weights.shape)]) == (8, 48, 107)
+    labels = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert any(re.fullmatch(r"head 0: \d+\.\d keys", label) for label in labels)
+
+
+def test_plot_without_a_map_draws_curves():
+    q, k, v = random_arrays()
+    root = picture_of(rootdk.attention(q, k, v, stats="entropy").plot())
+    lines = root.findall(".//{http://www.w3.org/2000/svg}polyline")
+    assert len(lines) == 4 and all(len(line.get("points").split()) == 7 for line in lines)
+
+
+def test_html_holds_table_and_picture():
+    q, k, v = random_arrays()
+    html = rootdk.attention(q, k, v, stats=True)._repr_html_()
+    assert html.count("<tr>") == 5 and "<svg" in html
+    picture_of(html)  # well-formed
+
+
+def test_rows_without_keys_do_not_spoil_the_table():
+    q, k, v = random_arrays(q_len=9, kv_len=7)
+    result = rootdk.attention(q, k, v, causal=True, stats=True)
+    assert (result.lse == -numpy.inf).any()
+    assert all(math.isfinite(row.max_logit) and math.isfinite(row.effective_keys) for row in result.summary())
+    picture_of(result.plot())
+
+
+def test_nothing_to_plot():
+    q, k, v = random_arrays()
+    with pytest.raises(ValueError, match="no pooled_map, weights or entropy"):
+        rootdk.attention(q, k, v, stats="lse").plot()
+
+
+def test_other_formats_need_matplotlib(tmp_path):
+    q, k, v = random_arrays()
+    result = rootdk.attention(q, k, v, stats=True, map_size=4)
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        with pytest.raises(ValueError, match="needs matplotlib"):
+            result.plot(tmp_path / "heads.png")
+    else:
+        result.plot(tmp_path / "heads.png")
+        assert (tmp_path / "heads.png").read_bytes()[:4] == b"\x89PNG"

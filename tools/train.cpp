@@ -1,0 +1,170 @@
+// rootdk train: a small language model from a text.
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "core/check.h"
+#include "models/train.h"
+#include "models/train_settings.h"
+#include "tools/commands.h"
+#include "tools/options.h"
+
+namespace rootdk::tools {
+namespace {
+
+struct TrainVerb {
+  TrainSettings settings;
+  std::string text, out, schedule = "cosine", save_dtype = "f32";
+  bool resume = false, json = false;
+  std::int64_t log_every = 20, save_every = 200, stop_after = 0;
+  int threads = 0;
+};
+
+std::string read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  require(file.good(), path, ": cannot be opened");
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+// One line: on a terminal it stays in place, in a log each one stands.
+void print_progress(const StepReport& report, std::int64_t steps, double tokens_per_second) {
+  const bool terminal = isatty(STDERR_FILENO) == 1;
+  std::fprintf(stderr, "%sstep %lld/%lld  loss %.4f  %.0f tokens/s  max logit", terminal ? "\r\x1b[K" : "",
+               static_cast<long long>(report.step), static_cast<long long>(steps), report.loss, tokens_per_second);
+  for (const float logit : report.max_logit) std::fprintf(stderr, " %.1f", logit);
+  std::fprintf(stderr, "  entropy");
+  for (const double nats : report.entropy) std::fprintf(stderr, " %.2f", nats);
+  if (report.clipped_heads > 0) std::fprintf(stderr, "  clipped %d", report.clipped_heads);
+  if (!terminal || report.step == steps) std::fputc('\n', stderr);
+  std::fflush(stderr);
+}
+
+void run_train(const TrainVerb& options) {
+  const std::string text = read_file(options.text);
+  const std::optional<DType> dtype = parse_dtype(options.save_dtype);
+  Executor* executor = options.threads > 0 ? &shared_executor(options.threads) : nullptr;
+  Trainer trainer =
+      options.resume ? Trainer::resume(options.out, text, executor) : Trainer(options.settings, text, executor);
+  const std::int64_t steps = trainer.settings().steps, begun_at = trainer.steps_done();
+  const std::int64_t last = options.stop_after > 0 ? std::min(steps, begun_at + options.stop_after) : steps;
+  std::fprintf(stderr, "%lld parameters, vocabulary %lld, steps %lld to %lld of %lld tokens\n",
+               static_cast<long long>(trainer.model().parameter_count()),
+               static_cast<long long>(trainer.settings().model.vocab_size), static_cast<long long>(begun_at),
+               static_cast<long long>(last), static_cast<long long>(trainer.tokens_per_step()));
+  const auto start = std::chrono::steady_clock::now();
+  StepReport report;
+  while (trainer.steps_done() < last) {
+    const std::int64_t next = trainer.steps_done() + 1;
+    const bool watched = next % options.log_every == 0 || next == last;
+    report = trainer.step(watched);
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    if (watched) {
+      print_progress(report, steps,
+                     static_cast<double>((report.step - begun_at) * trainer.tokens_per_step()) / seconds);
+    }
+    if (next % options.save_every == 0 && next != last) trainer.save_state(options.out);
+  }
+  trainer.save_state(options.out);
+  trainer.save_model(options.out, *dtype);
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double validation = trainer.validation_loss(64);
+  if (options.json) {
+    const nlohmann::ordered_json result = {
+        {"out", options.out},
+        {"parameters", trainer.model().parameter_count()},
+        {"steps", trainer.steps_done()},
+        {"train_loss", report.loss},
+        {"validation_loss", std::isfinite(validation) ? nlohmann::ordered_json(validation) : nullptr},
+        {"seconds", seconds},
+        {"tokens_per_second",
+         static_cast<double>((trainer.steps_done() - begun_at) * trainer.tokens_per_step()) / seconds},
+        {"max_logit", report.max_logit},
+        {"entropy", report.entropy}};
+    std::puts(result.dump(2).c_str());
+  } else {
+    std::printf("trained %lld steps in %.1f s; loss %.4f, validation loss %.4f; written to %s\n",
+                static_cast<long long>(trainer.steps_done() - begun_at), seconds, report.loss, validation,
+                options.out.c_str());
+  }
+}
+
+void add_model_options(CLI::App& verb, TrainVerb& options) {
+  LanguageModelConfig& model = options.settings.model;
+  verb.add_option("--tokenizer", options.settings.tokenizer, "char, or bpe trained on the text")
+      ->check(CLI::IsMember({"char", "bpe"}))
+      ->capture_default_str();
+  verb.add_option("--vocab", model.vocab_size, "Vocabulary of the bpe tokenizer")->type_name("N");
+  verb.add_option("--d-model", model.d_model)->capture_default_str()->type_name("N");
+  verb.add_option("--layers", model.layers)->capture_default_str()->type_name("N");
+  verb.add_option("--heads", model.heads)->capture_default_str()->type_name("N");
+  verb.add_option("--kv-heads", model.kv_heads, "Key heads (default: as many as heads)")->type_name("N");
+  verb.add_option("--d-ff", model.d_ff, "Width of the feed-forward (default: 8/3 of d-model)")->type_name("N");
+  verb.add_option("--context", model.context, "Tokens of a sequence")->capture_default_str()->type_name("N");
+  verb.add_option("--position", model.position_encoding, "Position encoding")
+      ->check(CLI::IsMember({"sinusoidal", "learned", "rope", "alibi", "none"}))
+      ->capture_default_str();
+  verb.add_option("--scale", model.scale, "Factor on the scores")
+      ->check(CLI::IsMember({"none", "1/d", "1/sqrt(d)"}))
+      ->capture_default_str();
+  verb.add_flag("--qk-norm", model.qk_norm, "Normalise queries and keys");
+  verb.add_option("--softcap", model.softcap, "Cap on the scores; 0: none")->type_name("C");
+}
+
+void add_training_options(CLI::App& verb, TrainVerb& options) {
+  TrainSettings& settings = options.settings;
+  verb.add_option("--batch", settings.batch, "Sequences a step")->capture_default_str()->type_name("N");
+  verb.add_option("--steps", settings.steps)->capture_default_str()->type_name("N");
+  verb.add_option("--lr", settings.learning_rate, "Peak learning rate")->capture_default_str()->type_name("X");
+  verb.add_option("--warmup", settings.warmup_steps, "Steps of linear warm-up")->capture_default_str()->type_name("N");
+  verb.add_option("--schedule", options.schedule)
+      ->check(CLI::IsMember({"constant", "linear", "cosine", "inverse_sqrt"}))
+      ->capture_default_str();
+  verb.add_option("--weight-decay", settings.adam.weight_decay)->capture_default_str()->type_name("X");
+  verb.add_option("--clip", settings.clip, "Largest gradient norm; 0: none")->capture_default_str()->type_name("X");
+  verb.add_option("--qk-clip", settings.qk_clip, "Largest logit before projections are shrunk; 0: off")->type_name("X");
+  verb.add_option("--dropout", settings.dropout)->capture_default_str()->type_name("P");
+  verb.add_option("--seed", settings.seed)->capture_default_str()->type_name("N");
+}
+
+}  // namespace
+
+void add_train_command(CLI::App& program) {
+  CLI::App* verb = program.add_subcommand("train", "Train a small language model on a text");
+  auto options = std::make_shared<TrainVerb>();
+  options->settings.model.vocab_size = 512;
+  verb->add_option("--text", options->text, "Text to learn")->required()->type_name("FILE");
+  verb->add_option("--out", options->out, "Folder for checkpoints and the model")->required()->type_name("DIR");
+  add_model_options(*verb, *options);
+  add_training_options(*verb, *options);
+  verb->add_flag("--resume", options->resume, "Continue from DIR with the settings it began with");
+  verb->add_option("--stop-after", options->stop_after, "End this run after N steps; --resume goes on")->type_name("N");
+  verb->add_option("--log-every", options->log_every)
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str()
+      ->type_name("N");
+  verb->add_option("--save-every", options->save_every)
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str()
+      ->type_name("N");
+  verb->add_option("--save-dtype", options->save_dtype, "Element type of model.safetensors")
+      ->check(CLI::IsMember({"f32", "bf16", "f16"}))
+      ->capture_default_str();
+  verb->add_option("--threads", options->threads, "Threads (default: ROOTDK_THREADS, or all)")
+      ->check(CLI::Range(1, 4096))
+      ->type_name("N");
+  verb->add_flag("--json", options->json, "Print JSON at the end");
+  verb->callback([options] {
+    options->settings.schedule = schedule_named(options->schedule);
+    run_train(*options);
+  });
+}
+
+}  // namespace rootdk::tools

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/check.h"
+#include "core/kv_cache_state.h"
 #include "tools/bench/read_bandwidth.h"
 
 namespace rootdk::tools {
@@ -48,6 +49,13 @@ class DecodeProblem {
   }
 
   void run() { attend(cache_, q_, out_, steps_, {}, {}, execution()); }
+
+  // The keys of the cache.
+  std::span<const std::byte> memory() const {
+    const KvStorage& storage = cache_.state().storage;
+    const auto bytes = static_cast<std::size_t>(storage.k.elements()) * size_of(storage.k.dtype);
+    return {storage.k.as<const std::byte>(), bytes};
+  }
 
   std::string implementation() {
     const Explanation answer = explain_attend(cache_, q_, out_, steps_, {}, {}, execution());
@@ -117,10 +125,11 @@ DecodeBenchResult run_decode_bench(const DecodeBenchCase& given) {
   DecodeProblem problem(bench);
   DecodeBenchResult result;
   result.implementation = problem.implementation();
-  // As much memory as the call reads, and no less than what no cache holds.
-  const Tensor other(DType::i8,
-                     {std::max<std::int64_t>(std::int64_t{128} << 20, static_cast<std::int64_t>(bench.bytes()))});
-  ReadMeter meter(std::as_bytes(other.values<std::int8_t>()), shared_executor(bench.threads));
+  // The cache's own keys, or where they would fit into a processor's caches, something larger.
+  constexpr std::size_t kLarge = std::size_t{64} << 20;
+  const Tensor other(DType::i8, {problem.memory().size() < kLarge ? static_cast<std::int64_t>(kLarge) : 0});
+  ReadMeter meter(other.elements() ? std::as_bytes(other.values<std::int8_t>()) : problem.memory(),
+                  shared_executor(bench.threads));
   problem.run();
   std::vector<double> samples;
   for (int i = 0; i < bench.repeat; ++i) {

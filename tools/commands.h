@@ -16,6 +16,8 @@ void add_bench_command(CLI::App& program);
 void add_forward_command(CLI::App& program);
 void add_generate_command(CLI::App& program);
 void add_train_command(CLI::App& program);
+void add_inspect_command(CLI::App& program);
+void add_lab_command(CLI::App& program);
 void add_version_command(CLI::App& program);
 
 }  // namespace rootdk::tools

@@ -35,12 +35,14 @@ int main(int argc, char** argv) {
   program.set_version_flag("--version", "rootdk " ROOTDK_VERSION_STRING);
   program.require_subcommand(1);
   rootdk::tools::add_tour_command(program);
+  rootdk::tools::add_lab_command(program);
   rootdk::tools::add_attend_command(program);
   rootdk::tools::add_explain_command(program);
   rootdk::tools::add_bench_command(program);
   rootdk::tools::add_forward_command(program);
   rootdk::tools::add_generate_command(program);
   rootdk::tools::add_train_command(program);
+  rootdk::tools::add_inspect_command(program);
   rootdk::tools::add_version_command(program);
   try {
     program.parse(argc, argv);

@@ -226,6 +226,81 @@ ROOTDK_API rootdk_status rootdk_transformer_xl_bias_backward(const rootdk_tensor
                                                              const rootdk_tensor* grad_v_bias,
                                                              const rootdk_tensor* grad_r, double scale, int64_t zero);
 
+/* KV cache: rootdk/kv_cache.h, function by function. A sequence is a number; -1 is none. */
+typedef struct rootdk_kv_cache rootdk_kv_cache;
+
+typedef enum rootdk_kv_layout { ROOTDK_KV_CONTIGUOUS = 0, ROOTDK_KV_PAGED = 1 } rootdk_kv_layout;
+
+/* rootdk::KvCacheConfig; the storage tensors may all be null: the cache's own memory (CPU alone). */
+typedef struct rootdk_kv_cache_config {
+  size_t struct_size;
+  int32_t layout; /* rootdk_kv_layout */
+  int32_t dtype;  /* ROOTDK_F32, ROOTDK_BF16, ROOTDK_F16 or ROOTDK_I8 */
+  int64_t layers, kv_heads, head_dim, value_dim;
+  int64_t page_size, pages;
+  int64_t max_sequences, max_len;
+  int32_t device_kind, device_index;
+  const rootdk_tensor *k, *v, *k_scales, *v_scales;
+} rootdk_kv_cache_config;
+
+/* rootdk::KvCacheUsage */
+typedef struct rootdk_kv_usage {
+  int64_t sequences, pages, free_pages, shared_pages, bytes;
+} rootdk_kv_usage;
+
+/* rootdk::KvStep */
+typedef struct rootdk_kv_step {
+  int64_t sequence, tokens, position; /* position -1: the end */
+} rootdk_kv_step;
+
+/* rootdk::AttendParams; rope may be null. */
+typedef struct rootdk_attend_params {
+  size_t struct_size;
+  int64_t layer;
+  int32_t scale_kind;
+  double scale; /* with ROOTDK_SCALE_VALUE */
+  double temperature, softcap;
+  int64_t window_left, window_keeps_first;
+  const rootdk_tensor* relative_table;
+  int64_t relative_zero;
+  const rootdk_tensor* alibi_slopes;
+  const rootdk_tensor* sinks;
+  const rootdk_rope_params* rope;
+} rootdk_attend_params;
+
+/* rootdk::AttendStats; any may be null. */
+typedef struct rootdk_attend_stats {
+  size_t struct_size;
+  const rootdk_tensor *lse, *max_logit, *max_weight, *entropy, *sum_p2;
+} rootdk_attend_stats;
+
+ROOTDK_API void rootdk_kv_cache_config_init(rootdk_kv_cache_config* config);
+ROOTDK_API void rootdk_attend_params_init(rootdk_attend_params* params);
+ROOTDK_API void rootdk_attend_stats_init(rootdk_attend_stats* stats);
+
+/* The caller frees the cache with rootdk_kv_cache_destroy, which takes null too. */
+ROOTDK_API rootdk_status rootdk_kv_cache_create(const rootdk_kv_cache_config* config, rootdk_kv_cache** cache);
+ROOTDK_API void rootdk_kv_cache_destroy(rootdk_kv_cache* cache);
+ROOTDK_API rootdk_status rootdk_kv_usage_of(const rootdk_kv_cache* cache, rootdk_kv_usage* usage);
+ROOTDK_API rootdk_status rootdk_kv_open(rootdk_kv_cache* cache, int64_t* sequence);
+/* length -1: all of the parent. */
+ROOTDK_API rootdk_status rootdk_kv_fork(rootdk_kv_cache* cache, int64_t parent, int64_t length, int64_t* sequence);
+ROOTDK_API rootdk_status rootdk_kv_close(rootdk_kv_cache* cache, int64_t sequence);
+ROOTDK_API rootdk_status rootdk_kv_length(const rootdk_kv_cache* cache, int64_t sequence, int64_t layer,
+                                          int64_t* length);
+ROOTDK_API rootdk_status rootdk_kv_trim(rootdk_kv_cache* cache, int64_t sequence, int64_t length);
+ROOTDK_API rootdk_status rootdk_kv_evict(rootdk_kv_cache* cache, int64_t sequence, int64_t keep_first,
+                                         int64_t keep_last);
+/* rope and execution may be null. */
+ROOTDK_API rootdk_status rootdk_kv_append(rootdk_kv_cache* cache, const rootdk_tensor* k, const rootdk_tensor* v,
+                                          const rootdk_kv_step* steps, size_t step_count, int64_t layer,
+                                          const rootdk_rope_params* rope, const rootdk_execution* execution);
+/* params, stats and execution may be null. */
+ROOTDK_API rootdk_status rootdk_kv_attend(const rootdk_kv_cache* cache, const rootdk_tensor* q,
+                                          const rootdk_tensor* out, const rootdk_kv_step* steps, size_t step_count,
+                                          const rootdk_attend_params* params, const rootdk_attend_stats* stats,
+                                          const rootdk_execution* execution);
+
 #ifdef __cplusplus
 }
 #endif

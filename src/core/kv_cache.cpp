@@ -1,6 +1,11 @@
 #include "rootdk/kv_cache.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <new>
 #include <numeric>
 #include <utility>
 
@@ -81,7 +86,49 @@ void check_storage(const KvCacheConfig& c) {
   }
 }
 
+// One block for keys, values and scales, each at a boundary of a large page.
+constexpr std::size_t kLargePage = std::size_t{1} << 21;
+
+void take_memory(const KvCacheConfig& c, HostMemory& memory, KvStorage& storage) {
+  const std::int64_t k[] = {c.layers, c.pages, c.kv_heads, c.page_size, c.head_dim};
+  const std::int64_t v[] = {c.layers, c.pages, c.kv_heads, c.page_size, c.value_dim};
+  storage.k = TensorView(nullptr, c.dtype, k);
+  storage.v = TensorView(nullptr, c.dtype, v);
+  if (c.dtype == DType::i8) {
+    storage.k_scales = TensorView(nullptr, DType::f32, std::span(k).first(4));
+    storage.v_scales = TensorView(nullptr, DType::f32, std::span(k).first(4));
+  }
+  std::size_t offset = 0;
+  auto place = [&](TensorView& view) {
+    const std::size_t here = offset;
+    const auto bytes = static_cast<std::size_t>(view.defined() ? view.elements() : 0) * size_of(view.dtype);
+    const std::size_t unit = bytes >= kLargePage ? kLargePage : std::size_t{64};
+    require(bytes < std::size_t{1} << 62 && offset < std::size_t{1} << 62, "kv_cache: the memory overflows 64 bits");
+    offset += (bytes + unit - 1) / unit * unit;
+    return here;
+  };
+  const std::size_t at[] = {place(storage.k), place(storage.v), place(storage.k_scales), place(storage.v_scales)};
+  memory = HostMemory(offset);
+  TensorView* parts[] = {&storage.k, &storage.v, &storage.k_scales, &storage.v_scales};
+  for (std::size_t i = 0; i < std::size(parts); ++i) {
+    if (parts[i]->defined()) parts[i]->data = memory.data() + at[i];
+  }
+}
+
 }  // namespace
+
+HostMemory::HostMemory(std::size_t bytes) {
+  const std::size_t whole = (std::max<std::size_t>(bytes, 1) + kLargePage - 1) / kLargePage * kLargePage;
+  const bool large = bytes >= kLargePage;
+  auto* memory = static_cast<std::byte*>(large ? std::aligned_alloc(kLargePage, whole) : std::calloc(bytes + 1, 1));
+  if (!memory) throw std::bad_alloc();
+  memory_.reset(memory);
+  if (!large) return;
+  madvise(memory, whole, MADV_HUGEPAGE);  // a wish: refused, everything still works
+  std::memset(memory, 0, whole);
+}
+
+void HostMemory::Free::operator()(std::byte* memory) const { std::free(memory); }
 
 std::int64_t KvSequence::shortest() const { return *std::min_element(lengths.begin(), lengths.end()); }
 std::int64_t KvSequence::longest() const { return *std::max_element(lengths.begin(), lengths.end()); }
@@ -92,16 +139,7 @@ KvCacheState::KvCacheState(const KvCacheConfig& g) : config(resolve(g)), storage
   } else {
     require(config.device.kind == DeviceKind::cpu,
             "kv_cache: memory on another device than the CPU is the caller's: give it as storage");
-    const KvCacheConfig& c = config;
-    own_k = Tensor(c.dtype, {c.layers, c.pages, c.kv_heads, c.page_size, c.head_dim});
-    own_v = Tensor(c.dtype, {c.layers, c.pages, c.kv_heads, c.page_size, c.value_dim});
-    storage = {.k = own_k, .v = own_v};
-    if (c.dtype == DType::i8) {
-      own_k_scales = Tensor(DType::f32, {c.layers, c.pages, c.kv_heads, c.page_size});
-      own_v_scales = Tensor(DType::f32, {c.layers, c.pages, c.kv_heads, c.page_size});
-      storage.k_scales = own_k_scales;
-      storage.v_scales = own_v_scales;
-    }
+    take_memory(config, memory, storage);
   }
   const auto pages = static_cast<std::size_t>(config.pages);
   references.assign(pages, 0);

@@ -3,7 +3,9 @@
 // The books of a cache: which sequence holds which pages. Nothing here touches the memory behind the pages: what has to
 // be copied or written is handed to an implementation as an AppendCall (core/kv_call.h).
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -33,6 +35,20 @@ struct PageCopy {
   std::int64_t tokens = 0;
 };
 
+// Zeroed memory of the host that asks for large pages of the system: a cache is read from end to end, over and over.
+class HostMemory {
+ public:
+  HostMemory() = default;
+  explicit HostMemory(std::size_t bytes);
+  std::byte* data() const { return memory_.get(); }
+
+ private:
+  struct Free {
+    void operator()(std::byte* memory) const;
+  };
+  std::unique_ptr<std::byte, Free> memory_;
+};
+
 struct KvCacheState {
   explicit KvCacheState(const KvCacheConfig& given);
 
@@ -57,7 +73,7 @@ struct KvCacheState {
 
   KvCacheConfig config;
   KvStorage storage;
-  Tensor own_k, own_v, own_k_scales, own_v_scales;  // the memory, where it is the cache's own
+  HostMemory memory;  // behind the storage, where it is the cache's own
 
   std::vector<KvSequence> sequences;
   std::vector<std::int32_t> free_slots;

@@ -10,7 +10,6 @@ namespace rootdk::cpu {
 namespace {
 
 constexpr std::int64_t kDone = std::numeric_limits<std::int64_t>::max();
-static_assert(kMaxBlockRows <= kBackwardRows);
 
 Strided<const float, 3> row_values(const ConstTensorView& view) {
   return view.defined() ? read<float, 3>(view) : Strided<const float, 3>();
@@ -92,7 +91,7 @@ BackwardRun::Pair BackwardRun::pair(std::int64_t number, std::int64_t place) con
           .kv_head = number % call_.shape.kv_heads,
           .span = span,
           .place = place,
-          .blocks = RowBlocks(span.q_len * call_.shape.group(), plan_.sizes.geometry.rows)};
+          .blocks = QueryBlocks(span.q_len * call_.shape.group(), plan_.sizes.geometry.rows)};
 }
 
 std::int64_t BackwardRun::key_blocks(const Pair& pair) const {

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "core/check.h"
-#include "cpu/forward_plan.h"
 #include "cpu/workspace.h"
 
 namespace rootdk::cpu {
@@ -65,6 +64,12 @@ bool pairs_share_a_bias(const BackwardCall& call) {
 
 }  // namespace
 
+QueryBlocks::QueryBlocks(std::int64_t row_count, int register_rows) : rows(row_count) {
+  const std::int64_t blocks = std::max<std::int64_t>(1, ceil_div(rows, kBackwardRows));
+  block_rows =
+      std::min<std::int64_t>(kBackwardRows, round_up(std::max<std::int64_t>(1, ceil_div(rows, blocks)), register_rows));
+}
+
 std::size_t BackwardPlan::bytes() const {
   const auto pairs_here = static_cast<std::size_t>(chunk_pairs), threads = static_cast<std::size_t>(slots);
   const std::size_t blocks = two_sweeps ? threads : pairs_here * static_cast<std::size_t>(key_blocks);
@@ -76,7 +81,7 @@ BackwardPlan plan_backward(const BackwardCall& call, const BackwardTable& kernel
   BackwardPlan plan;
   plan.sizes = sizes_of(call, kernels);
   plan.pairs = shape.batch * shape.kv_heads;
-  plan.row_blocks = RowBlocks(shape.q_len * shape.group(), plan.sizes.geometry.rows).count();
+  plan.row_blocks = QueryBlocks(shape.q_len * shape.group(), plan.sizes.geometry.rows).count();
   plan.key_blocks = ceil_div(shape.kv_len, plan.sizes.geometry.key_block);
   plan.chained = pairs_share_a_bias(call);
   const std::int64_t tasks = plan.pairs * std::max(plan.row_blocks, plan.key_blocks);

@@ -11,6 +11,15 @@
 
 namespace rootdk::cpu {
 
+// The rows of one sequence and key head, in blocks: row r is query r / group of head (r % group) of the group.
+struct QueryBlocks {
+  std::int64_t rows = 0;
+  std::int64_t block_rows = 1;
+
+  QueryBlocks(std::int64_t row_count, int register_rows);
+  std::int64_t count() const { return (rows + block_rows - 1) / block_rows; }
+};
+
 // Sizes of packed operands, gradients and working memory; bytes unless said otherwise.
 struct BackwardSizes {
   BackwardGeometry geometry;

@@ -145,6 +145,7 @@ void BackwardRun::set_gradients(const Slot& slot, const Pair& pair, std::int64_t
                                 BackwardRow& row) const {
   const std::int64_t group = call_.shape.group(), i = r / group, g = r % group, head = pair.kv_head * group + g;
   if (plan_.sizes.additive_columns) row.additive_v = additive_v_ + head * plan_.sizes.additive_columns;
+  if (pair.span.kv_len == 0) return;
   const bool bias = call_.gradients.bias.defined();
   if (sweep.keys) {
     if (bias && !bias_is_summed_over_keys()) row.bias = bias_at(pair.sequence, head, i);

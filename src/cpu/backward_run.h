@@ -9,7 +9,6 @@
 
 #include "core/strided.h"
 #include "cpu/backward_plan.h"
-#include "cpu/forward_plan.h"
 #include "cpu/query_rows.h"
 #include "cpu/spread_tasks.h"
 #include "cpu/workspace.h"
@@ -58,7 +57,7 @@ class BackwardRun {
     std::int64_t sequence = 0, kv_head = 0;
     SequenceSpan span;
     std::int64_t place = 0;  // of its memory in the chunk
-    RowBlocks blocks;
+    QueryBlocks blocks;
   };
   // Which gradients a sweep adds to: those of the keys, those of the queries with what is summed over keys, or both.
   struct Sweep {

@@ -16,7 +16,7 @@ struct BackwardGeometry {
   int key_block = 0;   // keys of a block; a multiple of panel
 };
 
-constexpr int kBackwardRows = 96;
+constexpr int kBackwardRows = 192;
 
 // What one query row brings along, beside what it brought to the forward pass. Pointers to gradients are null where
 // they are not asked for; those with a key index point at key 0 of the sequence.

@@ -74,7 +74,7 @@ class AttendRun {
         statistics_(row_stats(call.stats)),
         executor_(call.execution.executor ? *call.execution.executor : default_executor()),
         tokens_per_block_(std::max<std::int64_t>(1, kMaxRows / shape_.group())),
-        out_stride_((shape_.value_dim + kTileKeys - 1) / kTileKeys * kTileKeys) {
+        out_stride_((shape_.value_dim + 63) / 64 * 64) {
     for (const KvSpan& span : call.spans) cut(span);
     block_rows_ = static_cast<int>((tokens_per_block_ * shape_.group() + kRowBlock - 1) / kRowBlock * kRowBlock);
   }

@@ -51,7 +51,7 @@ struct DecodeBlock {
   int64_t begin = 0, end = 0;  // begin is a multiple of kChunkKeys
   KeySpan evicted;             // hidden from every row, and its pages may be gone
   KeySpan unseen;              // hidden from every row by the window
-  RowStates state;             // overwritten; out_stride is a multiple of kTileKeys
+  RowStates state;             // overwritten; out_stride is a multiple of 64
   void* scratch = nullptr;     // scratch_bytes, 64-byte aligned
 };
 

@@ -44,6 +44,7 @@ struct Figure {
   std::vector<Series> series{};
   std::vector<std::string> column_labels{}, row_labels{};
   std::vector<std::vector<double>> matrix{};
+  bool show_sums = false;  // heat map: a bar for the sum of each row and column
 };
 
 // What an experiment found. The headline is one number that the verdict turns on; the details are all of them.

@@ -23,6 +23,12 @@ Result measure(const Claim& claim, const Bench& bench) {
   return result;
 }
 
+std::string kernel_in_use() {
+  const Tensor q(DType::f32, {1, 8, 1024, 64});
+  Tensor out(DType::f32, {1, 8, 1024, 64});
+  return explain(q, q, q, out).chosen;
+}
+
 const Claim& claim_by_id(int id) {
   std::ostringstream known;
   for (const Claim& claim : catalogue()) {

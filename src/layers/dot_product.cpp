@@ -1,5 +1,7 @@
 #include "layers/dot_product.h"
 
+#include <algorithm>
+
 #include "core/check.h"
 
 namespace rootdk {
@@ -37,16 +39,30 @@ AttentionParams bind_tensors(const DotProductInput& input, AttentionParams param
 AttentionStats prepare_stats(AttentionCapture* capture, const ConstTensorView& q, const ConstTensorView& k) {
   AttentionStats stats;
   if (!capture) return stats;
-  const std::int64_t batch = q.size(0), heads = q.size(1), q_len = q.size(2);
-  if (capture->want_weights) {
-    capture->weights = Tensor(DType::f32, {batch, heads, q_len, k.size(2)});
-    stats.weights = capture->weights;
+  const std::int64_t batch = q.size(0), heads = q.size(1), q_len = q.size(2), kv_len = k.size(2);
+  auto fill = [](Tensor& tensor, TensorView& wanted, std::initializer_list<std::int64_t> shape) {
+    tensor = Tensor(DType::f32, shape);
+    wanted = tensor;
+  };
+  if (capture->want_weights) fill(capture->weights, stats.weights, {batch, heads, q_len, kv_len});
+  if (capture->want_stats || capture->want_profile) {
+    fill(capture->max_logit, stats.max_logit, {batch, heads, q_len});
+    fill(capture->entropy, stats.entropy, {batch, heads, q_len});
   }
-  if (capture->want_stats) {
-    capture->max_logit = Tensor(DType::f32, {batch, heads, q_len});
-    capture->entropy = Tensor(DType::f32, {batch, heads, q_len});
-    stats.max_logit = capture->max_logit;
-    stats.entropy = capture->entropy;
+  if (capture->want_profile) {
+    fill(capture->max_weight, stats.max_weight, {batch, heads, q_len});
+    fill(capture->sum_p2, stats.sum_p2, {batch, heads, q_len});
+    fill(capture->column_mass, stats.column_mass, {batch, heads, kv_len});
+    fill(capture->pooled_map, stats.pooled_map,
+         {batch, heads, std::min(capture->map_side, q_len), std::min(capture->map_side, kv_len)});
+    const std::int64_t sampled = std::min(capture->sampled_rows, q_len);
+    capture->weight_rows = Tensor(DType::i32, {sampled});
+    for (std::int64_t r = 0; r < sampled; ++r) {  // the last row of each of `sampled` equal stretches
+      capture->weight_rows.values<std::int32_t>()[static_cast<std::size_t>(r)] =
+          static_cast<std::int32_t>((r + 1) * q_len / sampled - 1);
+    }
+    stats.weight_rows = capture->weight_rows;
+    fill(capture->weights, stats.weights, {batch, heads, sampled, kv_len});
   }
   return stats;
 }

@@ -97,6 +97,7 @@ struct Transformer::StackCall {
   std::shared_ptr<const PaddingMask> memory_padding{};
   ModelCache* cache = nullptr;
   ForwardOptions options{};
+  StackKind kind = StackKind::main;
   std::vector<AttentionCapture>* captures = nullptr;
   std::vector<AttentionCapture>* cross_captures = nullptr;
 };
@@ -209,13 +210,20 @@ Value Transformer::run(Context& context, const Stack& stack, const StackConfig& 
     input.self.relative_table = t5_table(context, stack.relative, *config.relative);
     input.self.relative_zero = config.relative->max_distance;
   }
-  const bool watched = call.options.weights || call.options.stats;
+  const AttentionObserver* observer = call.options.observer;
+  const bool watched = call.options.weights || call.options.stats || observer;
   if (call.captures) call.captures->resize(stack.blocks.size());
   if (call.cross_captures) call.cross_captures->resize(stack.blocks.size());
   for (std::size_t layer = 0; layer < stack.blocks.size(); ++layer) {
     auto capture = [&](std::vector<AttentionCapture>* captures) -> AttentionCapture* {
       if (!watched || !captures) return nullptr;
       AttentionCapture& slot = (*captures)[layer];
+      if (observer) {
+        slot.want_profile = true;
+        slot.map_side = observer->map_side;
+        slot.sampled_rows = observer->sampled_rows;
+        return &slot;
+      }
       slot.want_weights = call.options.weights;
       slot.want_stats = call.options.stats;
       return &slot;
@@ -227,6 +235,12 @@ Value Transformer::run(Context& context, const Stack& stack, const StackConfig& 
       if (call.memory) input.cross.cache = &call.cache->cross[layer];
     }
     x = stack.blocks[layer](context, x, input);
+    if (!observer) continue;
+    for (auto [capture, kind] : {std::pair(input.self.capture, call.kind), {input.cross.capture, StackKind::cross}}) {
+      if (!capture) continue;
+      observer->seen(kind, layer, *capture);
+      *capture = {};
+    }
   }
   return stack.final_norm ? stack.final_norm(context, x) : x;
 }
@@ -241,6 +255,7 @@ Value Transformer::encode(Context& context, const ModelInput& input, const Forwa
                  .total_length = length,
                  .padding = padding,
                  .options = options,
+                 .kind = StackKind::encoder,
                  .captures = &result.encoder_attention};
   return run(context, *encoder_, *config_.encoder,
              embed_tokens(context, *encoder_, embedding_, input.ids, positions, input.token_types), call);

@@ -2,6 +2,7 @@
 
 // The one transformer: decoder, encoder or both, as its config says.
 
+#include <functional>
 #include <span>
 
 #include "models/config.h"
@@ -26,10 +27,21 @@ struct ModelCache {
   std::shared_ptr<const PaddingMask> encoder_padding;
 };
 
+// Which attention of a model: of the decoder or the only stack, of the encoder, or from decoder to encoder.
+enum class StackKind : std::int32_t { main = 0, encoder = 1, cross = 2 };
+
+// Watches a forward pass layer by layer. What a layer filled is dropped once it was seen, so that a long text needs the
+// memory of one layer.
+struct AttentionObserver {
+  std::int64_t map_side = 64, sampled_rows = 64;  // of AttentionCapture, whose profile each layer fills
+  std::function<void(StackKind, std::size_t layer, const AttentionCapture&)> seen{};
+};
+
 struct ForwardOptions {
-  bool weights = false;    // capture each layer's attention weights
-  bool stats = false;      // capture each layer's max logit and entropy
-  bool last_only = false;  // the output of each sequence's last token alone
+  bool weights = false;                         // capture each layer's attention weights
+  bool stats = false;                           // capture each layer's max logit and entropy
+  bool last_only = false;                       // the output of each sequence's last token alone
+  const AttentionObserver* observer = nullptr;  // sees each layer as it comes; ModelResult then keeps no captures
 };
 
 struct ModelResult {

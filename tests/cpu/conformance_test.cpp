@@ -18,7 +18,8 @@ class CpuConformance : public testing::TestWithParam<std::string> {
     if (IsSkipped()) return;
     EXPECT_GT(report.forward_runs, 0);
     EXPECT_GT(report.backward_runs, 0);
-    if (!has_bf16_products()) EXPECT_EQ(report.refused, std::vector<std::string>());
+    if (has_bf16_products()) return;
+    EXPECT_EQ(report.refused, std::vector<std::string>());
   }
 
   bool has_bf16_products() const {

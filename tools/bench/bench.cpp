@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "tools/bench/decode_bench.h"
 #include "tools/commands.h"
 #include "tools/options.h"
 #include "tools/terminal.h"
@@ -14,6 +15,7 @@ namespace {
 struct BenchOptions {
   BenchCase bench;
   std::string dtype, device = "cpu";
+  std::int64_t page = 0;  // decode on the CPU
   bool json = false, no_naive = false;
 };
 
@@ -49,7 +51,48 @@ void print_text(const BenchCase& c, const BenchResult& r) {
   std::fputs(table.text().c_str(), stdout);
 }
 
+void print_text(const DecodeBenchCase& c, const DecodeBenchResult& r) {
+  const std::string layout = c.page ? "pages of " + std::to_string(c.page) : "contiguous";
+  std::printf("decode %s, batch %lld, heads %lld (kv %lld), %lld keys, head_dim %lld, %s, %d thread%s: %s\n",
+              std::string(name_of(c.dtype)).c_str(), static_cast<long long>(c.batch), static_cast<long long>(c.heads),
+              static_cast<long long>(c.kv_heads), static_cast<long long>(c.kv_len), static_cast<long long>(c.head_dim),
+              layout.c_str(), c.threads, c.threads == 1 ? "" : "s", r.implementation.c_str());
+  const double rate = c.bytes() / r.best_seconds;
+  Table table(1);
+  table.add({"time", format("%.3f ms best, %.3f ms median", 1e3 * r.best_seconds, 1e3 * r.median_seconds)});
+  table.add({"keys and values", format("%.2f GB/s", 1e-9 * rate)});
+  table.add(
+      {"of reading alone", format("%.1f %% of %.2f GB/s", 100 * rate / r.read_bandwidth, 1e-9 * r.read_bandwidth)});
+  table.add({"tokens", format("%.1f a second", static_cast<double>(c.batch * c.tokens) / r.best_seconds)});
+  std::fputs(table.text().c_str(), stdout);
+}
+
+// On the CPU decoding reads a KV cache.
+void run_decode(const BenchOptions& options) {
+  const BenchCase& b = options.bench;
+  DecodeBenchCase bench{.batch = b.batch,
+                        .heads = b.heads,
+                        .kv_heads = b.kv_heads,
+                        .kv_len = b.kv_len,
+                        .head_dim = b.head_dim,
+                        .value_dim = b.value_dim,
+                        .page = options.page,
+                        .tokens = b.len,
+                        .threads = b.threads,
+                        .repeat = b.repeat,
+                        .target = b.target};
+  bench.dtype = options.dtype == "i8" ? DType::i8 : parse_dtype(options.dtype).value_or(DType::f32);
+  bench = bench.resolved();
+  const DecodeBenchResult result = run_decode_bench(bench);
+  if (options.json) {
+    std::puts(to_json(bench, result).dump().c_str());
+  } else {
+    print_text(bench, result);
+  }
+}
+
 void run_bench(const BenchOptions& options) {
+  if (options.bench.decode && options.device != "cuda") return run_decode(options);
   BenchCase bench = options.bench;
   bench.dtype = parse_dtype(options.dtype).value_or(DType::f32);
   bench.cuda = options.device == "cuda";
@@ -71,7 +114,15 @@ void add_attention_bench(CLI::App& bench, const char* name, const char* help, co
   const auto size = [&](const char* option, std::int64_t& value, const char* text) {
     verb->add_option(option, value, text)->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 31))->type_name("N");
   };
-  add_dtype_option(*verb, options->dtype, "Element type (default f32)");
+  if (defaults.decode) {
+    verb->add_option("--dtype", options->dtype, "Element type of the cache (default f32)")
+        ->check(CLI::IsMember({"f32", "bf16", "f16", "i8"}));
+    verb->add_option("--page", options->page, "Tokens of a page of the cache, 16 to 256 (default 0: contiguous; CPU)")
+        ->check(CLI::Range(std::int64_t{0}, std::int64_t{256}))
+        ->type_name("N");
+  } else {
+    add_dtype_option(*verb, options->dtype, "Element type (default f32)");
+  }
   size("--batch", c.batch, "Sequences (default 1)");
   size("--heads", c.heads, "Query heads (default 8)");
   size("--kv-heads", c.kv_heads, "Key heads (default: as many as query heads)");

@@ -6,71 +6,11 @@
 // key head, so each key is read from memory once. While scores are computed the values of the tile are on their way
 // into the cache, and while values are added the keys of the next tile. Included once per target: internal linkage.
 
-#include "cpu/decode_table.h"
+#include "cpu/kernel/decode_tile.h"
 #include "cpu/kernel/softmax.h"
 
 namespace rootdk::cpu {
 namespace {
-
-constexpr int kTileGroups = kTileKeys / kGroupKeys;
-
-// Where the groups of one tile lie in memory.
-template <class Element>
-struct Tile {
-  int64_t begin = 0;
-  int keys[kTileGroups] = {};  // 0: nobody sees the group
-  const Element* k[kTileGroups] = {};
-  const Element* v[kTileGroups] = {};
-  const float* k_scales[kTileGroups] = {};
-  const float* v_scales[kTileGroups] = {};
-  int total = 0;
-};
-
-template <class Element>
-inline void prefetch_row(const Element* row, int dim) {
-  const auto* bytes = reinterpret_cast<const char*>(row);
-  for (int offset = 0; offset < dim * static_cast<int>(sizeof(Element)); offset += 64) {
-    __builtin_prefetch(bytes + offset, 0, 3);
-  }
-}
-
-// What Product::add_values reads: weights, factors, and the rows of the values in order.
-template <class Product>
-struct TileValues {
-  using Element = typename Product::Element;
-
-  const Tile<Element>& tile;
-  const Tile<Element>* ahead;               // the next tile, whose keys are fetched meanwhile; or null
-  const typename Product::Weight* weights;  // [planes, kRowBlock, kTileKeys]
-  const float* factors;                     // [kRowBlock]: on what was summed before
-  const float* restores;                    // [kRowBlock]: on the products
-  int head_dim, value_dim;
-
-  // body(column, row) for every key. The first pass over a tile also fetches.
-  template <class Body>
-  void for_each_key(bool first_pass, Body body) const {
-    for (int g = 0; g < kTileGroups; ++g) {
-      for (int t = 0; t < tile.keys[g]; ++t) {
-        if (first_pass && ahead && t < ahead->keys[g]) prefetch_row(ahead->k[g] + t * head_dim, head_dim);
-        body(g * kGroupKeys + t, tile.v[g] + t * value_dim);
-      }
-    }
-  }
-
-  // body(column, row, next row). A last key without a partner is its own, with a weight of zero.
-  template <class Body>
-  void for_each_pair(bool first_pass, Body body) const {
-    for (int g = 0; g < kTileGroups; ++g) {
-      for (int t = 0; t < tile.keys[g]; t += 2) {
-        if (first_pass && ahead && t + 2 <= ahead->keys[g]) {
-          prefetch_row(ahead->k[g] + t * head_dim, 2 * head_dim);
-        }
-        const Element* row = tile.v[g] + t * value_dim;
-        body(g * kGroupKeys + t, row, t + 1 < tile.keys[g] ? row + value_dim : row);
-      }
-    }
-  }
-};
 
 // exponentials() leaves the weights where the scores were.
 struct WeightsInPlace {
@@ -136,11 +76,13 @@ class DecodeKernel {
           block_.q + static_cast<ptrdiff_t>(first) * block_.head_dim, smaller(kRowBlock, block_.row_count - first),
           block_.head_dim, block_.q_is_bf16, scratch_.packed + static_cast<size_t>(b) * scratch_.packed_stride);
     }
+    const Tile<Element> nothing;
     Tile<Element> tile = find_from(block_.begin);
     while (tile.total > 0) {
       const Tile<Element> next = find_from(tile.begin + kTileKeys);
       if (scaled_) gather_scales(tile);
-      for (int b = 0; b < row_blocks_; ++b) attend(b, tile, b == 0, next.total > 0 ? &next : nullptr);
+      // The first rows fetch, the others find everything in the caches.
+      for (int b = 0; b < row_blocks_; ++b) attend(b, tile, b == 0 ? next : nothing);
       tile = next;
     }
   }
@@ -199,8 +141,8 @@ class DecodeKernel {
     }
   }
 
-  void attend(int b, const Tile<Element>& tile, bool fetch, const Tile<Element>* next) {
-    score(b, tile, fetch);
+  void attend(int b, const Tile<Element>& tile, const Tile<Element>& ahead) {
+    score(b, tile, ahead);
     float factors[kRowBlock] = {1.0f, 1.0f, 1.0f, 1.0f}, restores[kRowBlock] = {1.0f, 1.0f, 1.0f, 1.0f};
     for (int i = 0; i < kRowBlock; ++i) {
       const int r = b * kRowBlock + i;
@@ -213,22 +155,16 @@ class DecodeKernel {
       }
       restores[i] = Product::store_weights(scratch_.queries[b], row, scratch_.weights + i * kTileKeys);
     }
-    const TileValues<Product> values{tile,     fetch ? next : nullptr, scratch_.weights, factors,
-                                     restores, block_.head_dim,        block_.value_dim};
+    const TileValues<Element, typename Product::Weight> values{tile,    ahead,    scratch_.weights,
+                                                               factors, restores, block_.value_dim};
     Product::add_values(scratch_.queries[b], values, block_.state, b * kRowBlock, block_.value_dim);
   }
 
-  void score(int b, const Tile<Element>& tile, bool fetch) {
+  void score(int b, const Tile<Element>& tile, const Tile<Element>& ahead) {
     for (int g = 0; g < kTileGroups; ++g) {
-      const int last = tile.keys[g] - 1;
-      for (int t = 0; t <= last; t += 4) {
-        // Beyond the last key stands the last key again: the columns are masked, the memory is there.
-        const Element* const keys[4] = {
-            tile.k[g] + t * block_.head_dim, tile.k[g] + smaller(t + 1, last) * block_.head_dim,
-            tile.k[g] + smaller(t + 2, last) * block_.head_dim, tile.k[g] + smaller(t + 3, last) * block_.head_dim};
-        if (fetch) prefetch_row(tile.v[g] + t * block_.value_dim, 4 * block_.value_dim);
-        Product::score(scratch_.queries[b], keys, block_.head_dim, scratch_.scores + g * kGroupKeys + t);
-      }
+      if (tile.keys[g] == 0) continue;
+      Product::score(scratch_.queries[b], {tile.k[g], ahead.keys[g] ? ahead.k[g] : nullptr, tile.keys[g]},
+                     block_.head_dim, scratch_.scores + g * kGroupKeys);
     }
     if (scaled_) {
       for (int i = 0; i < kRowBlock; ++i) {

@@ -6,8 +6,7 @@
 
 #include <immintrin.h>
 
-#include "cpu/decode_table.h"
-#include "cpu/kernel/softmax.h"
+#include "cpu/kernel/decode_two_keys.h"
 
 namespace rootdk::cpu {
 namespace {
@@ -15,14 +14,25 @@ namespace {
 constexpr int kPairedLanes = 32;  // 16-bit lanes of a vector
 
 inline __mmask32 first_lanes(int n) { return n >= 32 ? 0xffffffffu : (1u << n) - 1u; }
+inline __mmask16 first_half(int n) { return static_cast<__mmask16>((1u << n) - 1u); }
 
 // bf16 times bf16. Queries and weights that are no bf16 numbers are split into two: x = high + low to 16 bits.
 struct Bf16Pairs {
   using Element = uint16_t;
   using Lane = uint16_t;
+  using Vector = __m512i;
   using Sum = __m512;
   static constexpr int kMaxPlanes = 2;
+  static constexpr int kKeyLanes = 16;  // of a vector that two keys share
 
+  // Halves of one vector from two keys.
+  static __m512i load_two(const uint16_t* a, const uint16_t* b) {
+    return join(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(a)),
+                _mm256_loadu_si256(reinterpret_cast<const __m256i*>(b)));
+  }
+  static __m512i load_two_first(const uint16_t* a, const uint16_t* b, int n) {
+    return join(_mm256_maskz_loadu_epi16(first_half(n), a), _mm256_maskz_loadu_epi16(first_half(n), b));
+  }
   static __m512i load(const uint16_t* p) { return _mm512_loadu_si512(p); }
   static __m512i load_first(const uint16_t* p, int n) { return _mm512_maskz_loadu_epi16(first_lanes(n), p); }
   static Sum zero() { return _mm512_setzero_ps(); }
@@ -31,6 +41,11 @@ struct Bf16Pairs {
   }
   static __m512 as_float(Sum sum) { return sum; }
 
+  static __m512i load_query(const uint16_t* p) { return _mm512_loadu_si512(p); }
+  // 16 floats, twice in each plane.
+  static void store_query(__m512 x, int planes, uint16_t* to, int plane_stride) {
+    split(x, x, planes, to, plane_stride);
+  }
   // Two vectors of floats as 32 lanes a plane.
   static void split(__m512 x, __m512 y, int planes, uint16_t* to, int plane_stride) {
     for (int plane = 0; plane < planes; ++plane) {
@@ -46,6 +61,7 @@ struct Bf16Pairs {
   static float weight_factor(const float*) { return 1.0f; }
 
  private:
+  static __m512i join(__m256i low, __m256i high) { return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1); }
   static __m512 widen(__m256i x) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16)); }
 };
 
@@ -54,9 +70,18 @@ struct Bf16Pairs {
 struct Int8Pairs {
   using Element = int8_t;
   using Lane = int16_t;
+  using Vector = __m512i;
   using Sum = __m512i;
   static constexpr int kMaxPlanes = 1;
+  static constexpr int kKeyLanes = 16;  // of a vector that two keys share
 
+  static __m512i load_two(const int8_t* a, const int8_t* b) {
+    return widen(_mm_loadu_si128(reinterpret_cast<const __m128i*>(a)),
+                 _mm_loadu_si128(reinterpret_cast<const __m128i*>(b)));
+  }
+  static __m512i load_two_first(const int8_t* a, const int8_t* b, int n) {
+    return widen(_mm_maskz_loadu_epi8(first_half(n), a), _mm_maskz_loadu_epi8(first_half(n), b));
+  }
   static __m512i load(const int8_t* p) {
     return _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
   }
@@ -67,6 +92,10 @@ struct Int8Pairs {
   static Sum dot(Sum sum, __m512i a, __m512i b) { return _mm512_dpwssd_epi32(sum, a, b); }
   static __m512 as_float(Sum sum) { return _mm512_cvtepi32_ps(sum); }
 
+  static __m512i load_query(const int16_t* p) { return _mm512_loadu_si512(p); }
+  static void store_query(__m512 x, int planes, int16_t* to, int plane_stride) {
+    split(x, x, planes, to, plane_stride);
+  }
   static void split(__m512 x, __m512 y, int, int16_t* to, int) {
     const __m256i low = _mm512_cvtsepi32_epi16(_mm512_cvtps_epi32(x));
     const __m256i high = _mm512_cvtsepi32_epi16(_mm512_cvtps_epi32(y));
@@ -80,6 +109,9 @@ struct Int8Pairs {
   static float weight_factor(const float* p) { return largest(p, kTileKeys) / 32767.0f; }
 
  private:
+  static __m512i widen(__m128i a, __m128i b) {
+    return _mm512_cvtepi8_epi16(_mm256_inserti128_si256(_mm256_castsi128_si256(a), b, 1));
+  }
   // The largest magnitude; NaN where there is one.
   static float largest(const float* x, int n) {
     __m512 top = _mm512_setzero_ps();
@@ -94,48 +126,13 @@ struct Int8Pairs {
 };
 
 template <class Pairs>
-struct PairedProduct {
+struct PairedProduct : TwoKeyScores<Pairs> {
   using Element = typename Pairs::Element;
   using Sum = typename Pairs::Sum;
   using Weight = typename Pairs::Lane;
+  using Query = typename TwoKeyScores<Pairs>::Query;
   static constexpr int kWeightPlanes = Pairs::kMaxPlanes;
-
-  // Packed queries: [planes, kRowBlock, head_dim padded].
-  static int padded(int head_dim) { return round_up(head_dim, kPairedLanes); }
-  static size_t query_bytes(int head_dim) {
-    return sizeof(Weight) * Pairs::kMaxPlanes * kRowBlock * static_cast<size_t>(padded(head_dim));
-  }
-
-  struct Query {
-    const Weight* rows;
-    float scales[kRowBlock];  // what a score is multiplied by
-    int planes;               // of queries and of weights
-  };
-
-  static Query pack(const float* q, int rows, int head_dim, bool q_is_bf16, void* packed) {
-    const int stride = padded(head_dim);
-    auto* to = static_cast<Weight*>(packed);
-    Query query{to, {1.0f, 1.0f, 1.0f, 1.0f}, q_is_bf16 ? 1 : Pairs::kMaxPlanes};
-    for (int r = 0; r < kRowBlock; ++r) {
-      const float* from = q + r * head_dim;
-      if (r < rows) query.scales[r] = Pairs::query_factor(from, head_dim);
-      const __m512 inverse = Simd::set1(r < rows ? inverse_of(query.scales[r]) : 0.0f);
-      for (int d = 0; d < stride; d += kPairedLanes) {
-        const int left = r < rows ? head_dim - d : 0;
-        const __m512 x = left > 0 ? Simd::load_first(from + d, smaller(left, 16)) : Simd::zero();
-        const __m512 y = left > 16 ? Simd::load_first(from + d + 16, smaller(left - 16, 16)) : Simd::zero();
-        Pairs::split(_mm512_mul_ps(x, inverse), _mm512_mul_ps(y, inverse), query.planes, to + r * stride + d,
-                     kRowBlock * stride);
-      }
-    }
-    return query;
-  }
-
-  // scores[r * kTileKeys + i] = q_r . k_i / scales[r] for four keys.
-  static void score(const Query& q, const Element* const (&keys)[4], int head_dim, float* scores) {
-    if (q.planes == 1) return score_planes<1>(q, keys, head_dim, scores);
-    if constexpr (Pairs::kMaxPlanes == 2) score_planes<2>(q, keys, head_dim, scores);
-  }
+  static constexpr int kValueColumns = 4 * kPairedLanes;
 
   // The weights of one row, [kTileKeys] in each plane. Returns the factor that restores them.
   static float store_weights(const Query& q, const float* p, Weight* weights) {
@@ -155,80 +152,54 @@ struct PairedProduct {
   }
 
  private:
-  static float inverse_of(float x) { return x > 0.0f ? 1.0f / x : 0.0f; }
-
-  template <int kPlanes>
-  static void score_planes(const Query& q, const Element* const (&keys)[4], int head_dim, float* scores) {
-    const int stride = padded(head_dim);
-    Sum sums[kRowBlock][4];
-    for (auto& row : sums) {
-      for (Sum& sum : row) sum = Pairs::zero();
-    }
-    auto step = [&](int d, auto load) {
-      __m512i k[4];
-      for (int i = 0; i < 4; ++i) k[i] = load(keys[i] + d);
-      for (int plane = 0; plane < kPlanes; ++plane) {
-        for (int r = 0; r < kRowBlock; ++r) {
-          const __m512i x = _mm512_loadu_si512(q.rows + (plane * kRowBlock + r) * stride + d);
-          for (int i = 0; i < 4; ++i) sums[r][i] = Pairs::dot(sums[r][i], x, k[i]);
-        }
-      }
-    };
-    int d = 0;
-    for (; d + kPairedLanes <= head_dim; d += kPairedLanes) {
-      step(d, [](const Element* p) { return Pairs::load(p); });
-    }
-    if (d < head_dim) step(d, [&](const Element* p) { return Pairs::load_first(p, head_dim - d); });
-    store_block_sums(sums, scores, kTileKeys);
-  }
-
   template <int kPlanes, class Values>
   static void add_planes(const Values& values, const RowStates& state, int first_row, int value_dim) {
     auto whole = [](const Element* p) { return Pairs::load(p); };
-    int d = 0;
-    for (; d + 2 * kPairedLanes <= value_dim; d += 2 * kPairedLanes) {
-      add_block<kPlanes, 2>(values, state, first_row, d, whole);
-    }
-    for (; d + kPairedLanes <= value_dim; d += kPairedLanes) {
-      add_block<kPlanes, 1>(values, state, first_row, d, whole);
-    }
-    if (d < value_dim) {
-      const int left = value_dim - d;
-      add_block<kPlanes, 1>(values, state, first_row, d,
-                            [left](const Element* p) { return Pairs::load_first(p, left); });
+    for (int r = 0; r < kRowBlock; r += kPassRows) {
+      int d = 0;
+      for (; d + kValueColumns <= value_dim; d += kValueColumns) {
+        add_block<kPlanes, kValueColumns / kPairedLanes>(values, state, {first_row, r, d}, whole);
+      }
+      for (; d + kPairedLanes <= value_dim; d += kPairedLanes) {
+        add_block<kPlanes, 1>(values, state, {first_row, r, d}, whole);
+      }
+      if (const int left = value_dim - d; left > 0) {
+        add_block<kPlanes, 1>(values, state, {first_row, r, d},
+                              [left](const Element* p) { return Pairs::load_first(p, left); });
+      }
     }
   }
 
-  // 4 rows by kBlocks * 32 columns of the output. Interleaving two rows v0, v1 gives, in each 128-bit quarter, the
-  // pairs of columns 0 to 3 in `low` and of columns 4 to 7 in `high`.
+  // 2 rows by kBlocks * 32 columns of the output: whole rows of values are read in order, which is what the hardware's
+  // own prefetchers follow. Interleaving two rows v0, v1 gives, in each 128-bit quarter, the pairs of columns 0 to 3 in
+  // `low` and of columns 4 to 7 in `high`.
   template <int kPlanes, int kBlocks, class Values, class Load>
-  static void add_block(const Values& values, const RowStates& state, int first_row, int d, Load load) {
-    Sum low[kRowBlock][kBlocks], high[kRowBlock][kBlocks];
-    for (int r = 0; r < kRowBlock; ++r) {
+  __attribute__((noinline)) static void add_block(const Values& values, const RowStates& state, BlockOrigin at,
+                                                  Load load) {
+    Sum low[kPassRows][kBlocks], high[kPassRows][kBlocks];
+    for (int r = 0; r < kPassRows; ++r) {
       for (int c = 0; c < kBlocks; ++c) low[r][c] = high[r][c] = Pairs::zero();
     }
-    values.for_each_pair(d == 0, [&](int column, const Element* row0, const Element* row1) {
-      __m512i even[kBlocks], odd[kBlocks];
-      for (int c = 0; c < kBlocks; ++c) {
-        const __m512i v0 = load(row0 + d + c * kPairedLanes), v1 = load(row1 + d + c * kPairedLanes);
-        even[c] = _mm512_unpacklo_epi16(v0, v1);
-        odd[c] = _mm512_unpackhi_epi16(v0, v1);
-      }
-      for (int plane = 0; plane < kPlanes; ++plane) {
-        for (int r = 0; r < kRowBlock; ++r) {
-          const __m512i p = pair_of(values.weights + (plane * kRowBlock + r) * kTileKeys + column);
+    const Weight* weights = values.weights + at.row * kTileKeys;
+    values.template for_each_pair<kBlocks * kPairedLanes>(
+        at, [&](int column, const Element* row0, const Element* row1) {
           for (int c = 0; c < kBlocks; ++c) {
-            low[r][c] = Pairs::dot(low[r][c], p, even[c]);
-            high[r][c] = Pairs::dot(high[r][c], p, odd[c]);
+            const __m512i v0 = load(row0 + c * kPairedLanes), v1 = load(row1 + c * kPairedLanes);
+            const __m512i even = _mm512_unpacklo_epi16(v0, v1), odd = _mm512_unpackhi_epi16(v0, v1);
+            for (int plane = 0; plane < kPlanes; ++plane) {
+              for (int r = 0; r < kPassRows; ++r) {
+                const __m512i p = pair_of(weights + (plane * kRowBlock + r) * kTileKeys + column);
+                low[r][c] = Pairs::dot(low[r][c], p, even);
+                high[r][c] = Pairs::dot(high[r][c], p, odd);
+              }
+            }
           }
-        }
-      }
-    });
-    for (int r = 0; r < kRowBlock; ++r) {
-      float* out = state.out + (first_row + r) * state.out_stride + d;
+        });
+    for (int r = 0; r < kPassRows; ++r) {
+      float* out = state.out + (at.first_row + at.row + r) * state.out_stride + at.column;
       for (int c = 0; c < kBlocks; ++c) {
-        store_sums(Pairs::as_float(low[r][c]), Pairs::as_float(high[r][c]), values.restores[r], values.factors[r],
-                   out + c * kPairedLanes);
+        store_sums(Pairs::as_float(low[r][c]), Pairs::as_float(high[r][c]), values.restores[at.row + r],
+                   values.factors[at.row + r], out + c * kPairedLanes);
       }
     }
   }

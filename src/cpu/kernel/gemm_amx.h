@@ -8,18 +8,18 @@
 namespace rootdk::cpu {
 namespace {
 
-// Products in bf16 by 16 x 16 x 32 tiles, two by two. Panels are those of Bf16Gemm, deeper padded. Left operands are
+// Products in bf16 by 16 x 16 x 32 tiles, two by two. Panels are as those of Bf16Gemm, two tiles wide. Left operands are
 // read in whole tiles: memory holds rows rounded up to 16, what lies in the last ones does not matter, and depth_stride
 // is 1.
 struct AmxGemm {
   using Element = uint16_t;
   using Unit = uint32_t;
+  static constexpr int kTile = 16;  // rows and columns of a tile
   static constexpr int kDepthStep = 32;
   static constexpr int kRows = 32;
-  static constexpr int kPanel = Bf16Gemm::kPanel;
+  static constexpr int kPanel = 2 * kTile;
   static constexpr int kUnit = 2;
-  static constexpr int kTileKeys = 256;
-  static constexpr int kTile = 16;  // rows and columns of a tile
+  static constexpr int kTileKeys = 512;
 
   // The tile configuration belongs to the thread.
   struct Thread {
@@ -47,26 +47,24 @@ struct AmxGemm {
                        ptrdiff_t ldc) {
     for (int j = 0; j < columns; j += 2 * kTile) {
       const bool two_columns = columns > j + kTile;
-      run(rows > kTile, two_columns, a, panel + 2 * j, depth);
-      store(rows > kTile, two_columns, c + j, ldc);
+      for (int i = 0; i < rows; i += 2 * kTile) {  // the right tiles stay in L1 from one pair of left tiles to the next
+        const bool two_rows = rows > i + kTile;
+        run(two_rows, two_columns, rows_from(a, i), panel + 2 * j, depth);
+        store(two_rows, two_columns, c + i * ldc + j, ldc);
+      }
     }
   }
 
   static void multiply_add(int rows, int columns, Left<uint32_t> a, const uint16_t* panel, int depth, float* c,
                            ptrdiff_t ldc, const float* factor) {
-    alignas(64) float product[kRows * 2 * kTile];
+    alignas(64) float product[2 * kTile * 2 * kTile];
     for (int j = 0; j < columns; j += 2 * kTile) {
       const bool two_columns = columns > j + kTile;
-      run(rows > kTile, two_columns, a, panel + 2 * j, depth);
-      store(rows > kTile, two_columns, product, 2 * kTile);
-      for (int i = 0; i < rows; ++i) {
-        const Vec f = Simd::set1(factor[i]);
-        float* target = c + i * ldc + j;
-        const float* from = product + i * 2 * kTile;
-        Simd::store(target, Simd::fma(f, Simd::load(target), Simd::load(from)));
-        if (two_columns) {
-          Simd::store(target + kWidth, Simd::fma(f, Simd::load(target + kWidth), Simd::load(from + kWidth)));
-        }
+      for (int i = 0; i < rows; i += 2 * kTile) {
+        const bool two_rows = rows > i + kTile;
+        run(two_rows, two_columns, rows_from(a, i), panel + 2 * j, depth);
+        store(two_rows, two_columns, product, 2 * kTile);
+        add_product(smaller(2 * kTile, rows - i), two_columns, product, c + i * ldc + j, ldc, factor + i);
       }
     }
   }
@@ -78,6 +76,19 @@ struct AmxGemm {
     if (two_rows) {
       Tiles::multiply_10();
       Tiles::multiply_11();
+    }
+  }
+
+  static Left<uint32_t> rows_from(Left<uint32_t> a, int row) { return {a.data + row * a.row_stride, a.row_stride}; }
+
+  // c [rows] = factor c + product, of one or two vectors.
+  static void add_product(int rows, bool two_columns, const float* product, float* c, ptrdiff_t ldc,
+                          const float* factor) {
+    for (int i = 0; i < rows; ++i, c += ldc, product += 2 * kTile) {
+      const Vec f = Simd::set1(factor[i]);
+      Simd::store(c, Simd::fma(f, Simd::load(c), Simd::load(product)));
+      if (!two_columns) continue;
+      Simd::store(c + kWidth, Simd::fma(f, Simd::load(c + kWidth), Simd::load(product + kWidth)));
     }
   }
 

@@ -19,7 +19,8 @@ struct Tiles {
       uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
       uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
     };
-    const Config config;
+    // Static: the intrinsic tells the compiler of its first bytes only, and the others must be in memory too.
+    static constexpr Config config;
     _tile_loadconfig(&config);
   }
   static void release() { _tile_release(); }

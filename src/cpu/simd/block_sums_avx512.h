@@ -1,7 +1,7 @@
 #pragma once
 
-// The sums over the lanes of a 4 x 4 block of vectors: a tree of 15 additions for all 16 of them. The block may hold
-// floats or 32-bit integers.
+// The sums over the lanes of a 4 x 4 block of vectors, each of which holds one sum in its lower and another in its
+// upper half: a tree of 14 additions for all 32 of them. The block may hold floats or 32-bit integers.
 
 #include <immintrin.h>
 
@@ -14,8 +14,10 @@ inline __m512 as_floats(__m512 x) { return x; }
 inline __m512 as_floats(__m512i x) { return _mm512_castsi512_ps(x); }
 inline void from_floats(__m512 x, __m512& to) { to = x; }
 inline void from_floats(__m512 x, __m512i& to) { to = _mm512_castps_si512(x); }
+inline __m512 to_numbers(__m512 x) { return x; }
+inline __m512 to_numbers(__m512i x) { return _mm512_cvtepi32_ps(x); }
 
-// a and b by 32-bit lanes: even lanes of the result sum pairs of a, odd ones pairs of b.
+// By 32-bit lanes: even lanes of the result sum pairs of a, odd ones pairs of b.
 template <class V>
 inline V add_neighbours(V a, V b) {
   V low, high;
@@ -43,29 +45,18 @@ inline V add_quarters(V a, V b) {
   return add_lanes(even, odd);
 }
 
-// Quarter r of the result holds the sums of block[r][0..3].
+// sums[r * stride + i] for the lower half of block[r][i], sums[r * stride + 4 + i] for the upper.
 template <class V>
-inline V block_sums(const V (&block)[4][4]) {
+inline void store_half_sums(const V (&block)[4][4], float* sums, int stride) {
   V rows[4];
   for (int r = 0; r < 4; ++r) {
     rows[r] = add_pairs(add_neighbours(block[r][0], block[r][1]), add_neighbours(block[r][2], block[r][3]));
   }
-  return add_quarters(add_quarters(rows[0], rows[1]), add_quarters(rows[2], rows[3]));
-}
-
-inline void store_quarters(__m512 x, float* to, int stride) {
-  _mm_storeu_ps(to, _mm512_castps512_ps128(x));
-  _mm_storeu_ps(to + stride, _mm512_extractf32x4_ps(x, 1));
-  _mm_storeu_ps(to + 2 * stride, _mm512_extractf32x4_ps(x, 2));
-  _mm_storeu_ps(to + 3 * stride, _mm512_extractf32x4_ps(x, 3));
-}
-
-// sums[r * stride + i] = sum over the lanes of block[r][i].
-inline void store_block_sums(const __m512 (&block)[4][4], float* sums, int stride) {
-  store_quarters(block_sums(block), sums, stride);
-}
-inline void store_block_sums(const __m512i (&block)[4][4], float* sums, int stride) {
-  store_quarters(_mm512_cvtepi32_ps(block_sums(block)), sums, stride);
+  for (int r = 0; r < 4; r += 2) {
+    const __m512 both = to_numbers(add_quarters(rows[r], rows[r + 1]));
+    _mm256_storeu_ps(sums + r * stride, _mm512_castps512_ps256(both));
+    _mm256_storeu_ps(sums + (r + 1) * stride, _mm512_extractf32x8_ps(both, 1));
+  }
 }
 
 }  // namespace

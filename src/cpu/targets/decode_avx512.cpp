@@ -1,17 +1,17 @@
 // Decoding on the avx512 target: see src/cpu/README.md.
 #include "cpu/simd/avx512.h"
 // The vector comes first.
-#include "cpu/simd/block_sums_avx512.h"
-// Then the sums over its lanes.
 #include "cpu/kernel/decode_functions.h"
 #include "cpu/kernel/decode_widened.h"
+// The products on top of it.
+#include "cpu/kernel/decode_two_keys.h"
 
 namespace rootdk::cpu {
 
 const DecodeTable& avx512_decode() {
   static constexpr DecodeTable kTable =
-      DecodeFunctions<WidenedProduct<Stored<ElementKind::f32>>, WidenedProduct<Stored<ElementKind::bf16>>,
-                      WidenedProduct<Stored<ElementKind::f16>>, WidenedProduct<StoredInt8>>::table();
+      DecodeFunctions<WidenedAvx512<ElementKind::f32>, WidenedAvx512<ElementKind::bf16>,
+                      WidenedAvx512<ElementKind::f16>, WidenedProduct<StoredInt8, FourKeyScores<StoredInt8>>>::table();
   return kTable;
 }
 

@@ -1,18 +1,17 @@
 // Decoding on the avx512bf16 target (avx512bf16 and avx512vnni): see src/cpu/README.md.
 #include "cpu/simd/avx512.h"
 // The vector comes first.
-#include "cpu/simd/block_sums_avx512.h"
-// Then the sums over its lanes.
 #include "cpu/kernel/decode_functions.h"
-#include "cpu/kernel/decode_paired.h"
 #include "cpu/kernel/decode_widened.h"
+// The products on top of it.
+#include "cpu/kernel/decode_paired.h"
 
 namespace rootdk::cpu {
 
 const DecodeTable& avx512bf16_decode() {
   static constexpr DecodeTable kTable =
-      DecodeFunctions<WidenedProduct<Stored<ElementKind::f32>>, PairedProduct<Bf16Pairs>,
-                      WidenedProduct<Stored<ElementKind::f16>>, PairedProduct<Int8Pairs>>::table();
+      DecodeFunctions<WidenedAvx512<ElementKind::f32>, PairedProduct<Bf16Pairs>, WidenedAvx512<ElementKind::f16>,
+                      PairedProduct<Int8Pairs>>::table();
   return kTable;
 }
 

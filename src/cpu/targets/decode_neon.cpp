@@ -1,17 +1,21 @@
 // Decoding on the neon target: see src/cpu/README.md.
 #include "cpu/simd/neon.h"
 // The vector comes first.
-#include "cpu/simd/block_sums.h"
-// Then the sums over its lanes.
 #include "cpu/kernel/decode_functions.h"
 #include "cpu/kernel/decode_widened.h"
 
 namespace rootdk::cpu {
+namespace {
+
+template <class Stored>
+using Product = WidenedProduct<Stored, FourKeyScores<Stored>>;
+
+}  // namespace
 
 const DecodeTable& neon_decode() {
   static constexpr DecodeTable kTable =
-      DecodeFunctions<WidenedProduct<Stored<ElementKind::f32>>, WidenedProduct<Stored<ElementKind::bf16>>,
-                      WidenedProduct<Stored<ElementKind::f16>>, WidenedProduct<StoredInt8>>::table();
+      DecodeFunctions<Product<Stored<ElementKind::f32>>, Product<Stored<ElementKind::bf16>>,
+                      Product<Stored<ElementKind::f16>>, Product<StoredInt8>>::table();
   return kTable;
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 
-// From a warp's tile of raw scores to its logits. Scale and the ranges of causal, window and length work on registers;
-// all other features go through a loop over the tile in memory, so that their code is small.
+// From a warp's tile of raw scores to its logits. Scale and the ranges of causal, window and length are inline; all
+// other features are one function, so that a call without them carries none of their registers.
 
 #include "cuda/portable/tile.h"
 
@@ -42,7 +42,7 @@ struct FeatureTile {
 
 // Everything beyond scale and ranges: cosine norms, softcap, relative table, ALiBi, bias, masks.
 template <int N, Rows kRows>
-__device__ void apply_features(FeatureTile<N>& tile, const HeadRule& head, TilePlace<kRows> place) {
+__device__ __noinline__ void apply_features(FeatureTile<N>& tile, HeadRule head, TilePlace<kRows> place) {
   const LogitRule& rule = head.rule;
 #pragma unroll 1
   for (int n = 0; n < N; ++n) {

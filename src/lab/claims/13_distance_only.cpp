@@ -82,7 +82,8 @@ Finding positions_see_distance(const Bench& bench) {
                      {"RoPE, both positions + 1000000: change of a logit", 0, exact(far)},
                      {"ALiBi, 100 keys before the window: change of a weight", 0, exact(alibi)},
                      {"T5 bias, 100 keys before the window: change of a weight", 0, exact(t5)},
-                     {"angle error at position 1000000 when angles are kept in float32, radians", 0.06, exact(angle)}};
+                     {"angle error at position 1000000 when angles are kept in float32, radians (up to 0.0625)",
+                      std::nan(""), exact(angle)}};
   const bool holds = finding.measured.value < 1e-4 && far < 1e-3 && alibi < 1e-6 && t5 < 1e-6;
   finding.verdict = holds ? Verdict::holds : Verdict::does_not_hold;
   finding.note =

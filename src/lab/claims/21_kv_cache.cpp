@@ -37,7 +37,7 @@ Finding kv_cache_avoids_recomputing(const Bench& bench) {
   Figure figure{
       .title = "Cost of one more token",
       .x_label = "position",
-      .y_label = "milliseconds",
+      .y_label = "ms of processor time",
       .caption =
           "One attention layer, d_model = 256. With a cache a step projects one token and reads the keys; without, it "
           "starts over.",

@@ -62,7 +62,7 @@ std::string multi_head() {
   d.box(235, 250, 380, "scaled dot-product attention, 12 times", "12 weight matrices of 512 × 512, never stored")
       .flow(235, 176, 235, 250);
   d.box(235, 324, 380, "concatenate", "512 × 768").flow(235, 250, 235, 324);
-  d.box(235, 398, 180, "W_O", "768 × 768: mixes the heads").flow(235, 324, 235, 398);
+  d.box(235, 398, 230, "W_O", "768 × 768: mixes the heads").flow(235, 324, 235, 398);
   return d.finish();
 }
 

@@ -10,8 +10,10 @@
 namespace rootdk::lab {
 namespace {
 
-constexpr double kWidth = 560, kHeight = 320;
-constexpr double kLeft = 64, kRight = 16, kTop = 34, kBottom = 48;
+// Small enough that the text can still be read when a phone shrinks the drawing to its width.
+constexpr double kWidth = 420, kPlotHeight = 210;
+constexpr double kLeft = 58, kRight = 12, kTop = 34, kBottom = 46;
+constexpr double kTickWidth = 6.6;  // of a character of a tick or a legend, at most
 
 // One axis: values to pixels, and where its ticks are.
 class Axis {
@@ -66,16 +68,26 @@ class Axis {
 // A tick's text has no markup: SVG text knows no <sup>.
 std::string tick_text(double value) {
   char text[32];
-  std::snprintf(text, sizeof text, "%.3g", value);
+  const bool whole = value == std::round(value) && std::abs(value) < 1e5;
+  std::snprintf(text, sizeof text, whole ? "%.0f" : "%.3g", value);
   return text;
+}
+
+// Characters as a reader counts them: UTF-8 continuation bytes are none.
+double text_width(const std::string& text, double per_character) {
+  const auto characters = std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; });
+  return static_cast<double>(characters) * per_character;
 }
 
 class Drawing {
  public:
   explicit Drawing(const Figure& figure) : figure_(figure) {
-    out_ << "<svg class=\"figure\" viewBox=\"0 0 " << kWidth << ' ' << kHeight << "\" role=\"img\" aria-label=\""
-         << escape_html(figure.title) << "\"><title>" << escape_html(figure.title) << "</title>";
-    text(kLeft, 20, "title", "start", figure.title);
+    place_legend();
+    out_ << "<svg class=\"figure\" viewBox=\"0 0 " << kWidth << ' ' << foot_ + kBottom
+         << "\" role=\"img\" aria-label=\"" << escape_html(figure.title) << "\"><title>" << escape_html(figure.title)
+         << "</title>";
+    text(8, 18, "title", "start", figure.title);
+    draw_legend();
   }
 
   std::string finish() {
@@ -96,12 +108,12 @@ class Drawing {
       text(kLeft - 6, at + 4, "tick", "end", tick_text(tick));
     }
     if (x_ticks) {
-      for (double tick : x.ticks()) text(x.pixel(tick), kHeight - kBottom + 18, "tick", "middle", tick_text(tick));
+      for (double tick : x.ticks()) text(x.pixel(tick), foot_ + 17, "tick", "middle", tick_text(tick));
     }
-    out_ << "<line class=\"axis\" x1=\"" << kLeft << "\" x2=\"" << kWidth - kRight << "\" y1=\"" << kHeight - kBottom
-         << "\" y2=\"" << kHeight - kBottom << "\"/>";
-    text((kLeft + kWidth - kRight) / 2, kHeight - 8, "label", "middle", figure_.x_label);
-    out_ << "<text class=\"label\" transform=\"translate(14," << (kTop + kHeight - kBottom) / 2
+    out_ << "<line class=\"axis\" x1=\"" << kLeft << "\" x2=\"" << kWidth - kRight << "\" y1=\"" << foot_ << "\" y2=\""
+         << foot_ << "\"/>";
+    text((kLeft + kWidth - kRight) / 2, foot_ + kBottom - 8, "label", "middle", figure_.x_label);
+    out_ << "<text class=\"label\" transform=\"translate(14," << (top_ + foot_) / 2
          << ") rotate(-90)\" text-anchor=\"middle\">" << escape_html(figure_.y_label) << "</text>";
   }
 
@@ -120,7 +132,7 @@ class Drawing {
       y_high += (y_high - y_low) * 0.05;
     }
     const Axis x(x_low, x_high, figure_.log_x, kLeft + 6, kWidth - kRight - 6),
-        y(y_low, y_high, figure_.log_y, kHeight - kBottom, kTop + 6);
+        y(y_low, y_high, figure_.log_y, foot_, top_ + 6);
     axes(x, y, true);
     for (std::size_t s = 0; s < figure_.series.size(); ++s) {
       const Series& series = figure_.series[s];
@@ -140,7 +152,6 @@ class Drawing {
         }
       }
     }
-    legend();
   }
 
   void bars() {
@@ -151,24 +162,32 @@ class Drawing {
       for (double value : series.y) high = std::max(high, value);
     }
     const Axis x(0, static_cast<double>(groups), false, kLeft, kWidth - kRight),
-        y(0, high * 1.08, false, kHeight - kBottom, kTop + 6);
+        y(0, high * 1.08, false, foot_, top_ + 6);
     axes(x, y, false);
     const double slot = (kWidth - kRight - kLeft) / static_cast<double>(groups);
     const double width = slot * 0.7 / static_cast<double>(figure_.series.size());
+    struct BarValue {
+      double x, y, value;
+    };
+    std::vector<BarValue> values;
     for (std::size_t s = 0; s < figure_.series.size(); ++s) {
       for (std::size_t g = 0; g < figure_.series[s].y.size(); ++g) {
         const double value = figure_.series[s].y[g], top = y.pixel(value);
         const double left = kLeft + slot * (static_cast<double>(g) + 0.15) + width * static_cast<double>(s);
         out_ << "<rect class=\"bar c" << s % 8 << "\" x=\"" << left << "\" y=\"" << top << "\" width=\"" << width * 0.94
-             << "\" height=\"" << kHeight - kBottom - top << "\"/>";
-        text(left + width / 2, top - 4, "tick", "middle", tick_text(value));
+             << "\" height=\"" << foot_ - top << "\"/>";
+        values.push_back({left + width / 2, top - 4, value});
       }
     }
-    for (std::size_t g = 0; g < figure_.column_labels.size(); ++g) {
-      text(kLeft + slot * (static_cast<double>(g) + 0.5), kHeight - kBottom + 18, "tick", "middle",
-           figure_.column_labels[g]);
+    // After all bars, so that none covers a number; tiny values as powers of ten, to fit above a bar.
+    for (const BarValue& bar : values) {
+      char tiny[16];
+      std::snprintf(tiny, sizeof tiny, "%.0e", bar.value);
+      text(bar.x, bar.y, "tick", "middle", bar.value > 0 && bar.value < 1e-3 ? tiny : tick_text(bar.value));
     }
-    if (figure_.series.size() > 1) legend();
+    for (std::size_t g = 0; g < figure_.column_labels.size(); ++g) {
+      text(kLeft + slot * (static_cast<double>(g) + 0.5), foot_ + 17, "tick", "middle", figure_.column_labels[g]);
+    }
   }
 
  private:
@@ -176,19 +195,64 @@ class Drawing {
     return std::isfinite(x) && std::isfinite(y) && (!figure_.log_x || x > 0) && (!figure_.log_y || y > 0);
   }
 
-  void legend() {
-    double at = kTop + 14;
-    for (std::size_t s = 0; s < figure_.series.size(); ++s) {
-      out_ << "<rect class=\"bar c" << s % 8 << "\" x=\"" << kWidth - kRight - 170 << "\" y=\"" << at - 8
-           << "\" width=\"12\" height=\"4\"/>";
-      text(kWidth - kRight - 152, at - 2, "tick", "start", figure_.series[s].name);
-      at += 15;
+  // Where the names of the series stand: in rows between the title and the plot, so that they never cover a line.
+  void place_legend() {
+    if (figure_.series.size() > 1) {
+      double x = 8, y = kTop;
+      for (const Series& series : figure_.series) {
+        const double width = 22 + text_width(series.name, kTickWidth);
+        if (x > 8 && x + width > kWidth - kRight) {
+          x = 8;
+          y += 17;
+        }
+        legend_.emplace_back(x, y);
+        x += width + 6;
+      }
+      top_ = y + 8;
+    }
+    foot_ = top_ + kPlotHeight;
+  }
+
+  void draw_legend() {
+    for (std::size_t s = 0; s < legend_.size(); ++s) {
+      const auto [x, y] = legend_[s];
+      out_ << "<rect class=\"bar c" << s % 8 << "\" x=\"" << x << "\" y=\"" << y - 3
+           << "\" width=\"14\" height=\"4\"/>";
+      text(x + 18, y + 3, "tick", "start", figure_.series[s].name);
     }
   }
 
   const Figure& figure_;
   std::ostringstream out_;
+  std::vector<std::pair<double, double>> legend_;
+  double top_ = kTop - 6, foot_ = 0;  // of the plot
 };
+
+struct MapFrame {
+  double left, right, foot, cell;
+};
+
+// A bar behind each row and below each column, as long as its sum; the longest is 36 wide.
+void draw_sums(std::ostream& out, const Figure& figure, const MapFrame& frame) {
+  std::vector<double> rows, columns(figure.matrix[0].size());
+  for (const auto& row : figure.matrix) {
+    double sum = 0;
+    for (std::size_t c = 0; c < row.size(); ++c) sum += row[c], columns[c] += row[c];
+    rows.push_back(sum);
+  }
+  const double most =
+      std::max(*std::max_element(rows.begin(), rows.end()), *std::max_element(columns.begin(), columns.end()));
+  auto bar = [&](double x, double y, double width, double height, const char* what, std::size_t index, double sum) {
+    out << "<rect class=\"bar c3\" x=\"" << x << "\" y=\"" << y << "\" width=\"" << width << "\" height=\"" << height
+        << "\"><title>" << what << ' ' << index << " sums to " << tick_text(sum) << "</title></rect>";
+  };
+  for (std::size_t r = 0; r < rows.size(); ++r)
+    bar(frame.right + 6, kTop + frame.cell * (static_cast<double>(r) + 0.15), 36 * rows[r] / most, frame.cell * 0.7,
+        "row", r, rows[r]);
+  for (std::size_t c = 0; c < columns.size(); ++c)
+    bar(frame.left + frame.cell * (static_cast<double>(c) + 0.15), frame.foot + 6, frame.cell * 0.7,
+        36 * columns[c] / most, "column", c, columns[c]);
+}
 
 // The matrix as cells whose opacity is the size of the value; negative ones have a colour of their own.
 std::string heat_map(const Figure& figure) {
@@ -200,36 +264,38 @@ std::string heat_map(const Figure& figure) {
   }
   const bool signed_values = low < 0;
   const double top = std::max({std::abs(low), std::abs(high), 1e-12});
-  const double cell = std::min(420.0 / static_cast<double>(columns), 260.0 / static_cast<double>(rows));
-  const double width = kLeft + cell * static_cast<double>(columns) + 60,
-               height = kTop + cell * static_cast<double>(rows) + 44;
+  const double cell = std::min(320.0 / static_cast<double>(columns), 250.0 / static_cast<double>(rows));
+  const double left = figure.row_labels.empty() ? 30 : kLeft, margin = figure.show_sums ? 52 : 12;
+  const double right = left + cell * static_cast<double>(columns), foot = kTop + cell * static_cast<double>(rows);
+  const double width = std::max(right + margin, 16 + text_width(figure.title, 9)), height = foot + margin + 26;
   std::ostringstream out;
-  out << "<svg class=\"figure heat\" viewBox=\"0 0 " << width << ' ' << height << "\" role=\"img\" aria-label=\""
-      << escape_html(figure.title) << "\"><title>" << escape_html(figure.title) << "</title>";
-  out << "<text class=\"title\" x=\"8\" y=\"20\">" << escape_html(figure.title) << "</text>";
+  out << "<svg class=\"figure heat\" style=\"max-width:" << std::lround(1.2 * width) << "px\" viewBox=\"0 0 " << width
+      << ' ' << height << "\" role=\"img\" aria-label=\"" << escape_html(figure.title) << "\"><title>"
+      << escape_html(figure.title) << "</title>";
+  out << "<text class=\"title\" x=\"8\" y=\"18\">" << escape_html(figure.title) << "</text>";
   for (std::size_t r = 0; r < rows; ++r) {
     for (std::size_t c = 0; c < columns; ++c) {
       const double value = figure.matrix[r][c];
       out << "<rect class=\"" << (signed_values && value < 0 ? "cell cold" : "cell") << "\" x=\""
-          << kLeft + cell * static_cast<double>(c) << "\" y=\"" << kTop + cell * static_cast<double>(r) << "\" width=\""
+          << left + cell * static_cast<double>(c) << "\" y=\"" << kTop + cell * static_cast<double>(r) << "\" width=\""
           << cell << "\" height=\"" << cell << "\" fill-opacity=\"" << std::round(std::abs(value) / top * 1000) / 1000
           << "\">";
       if (rows * columns <= 1024) out << "<title>" << r << ", " << c << ": " << tick_text(value) << "</title>";
       out << "</rect>";
     }
     if (r < figure.row_labels.size()) {
-      out << "<text class=\"tick\" text-anchor=\"end\" x=\"" << kLeft - 5 << "\" y=\""
+      out << "<text class=\"tick\" text-anchor=\"end\" x=\"" << left - 5 << "\" y=\""
           << kTop + cell * (static_cast<double>(r) + 0.5) + 4 << "\">" << escape_html(figure.row_labels[r])
           << "</text>";
     }
   }
-  out << "<rect class=\"frame\" x=\"" << kLeft << "\" y=\"" << kTop << "\" width=\""
+  out << "<rect class=\"frame\" x=\"" << left << "\" y=\"" << kTop << "\" width=\""
       << cell * static_cast<double>(columns) << "\" height=\"" << cell * static_cast<double>(rows) << "\"/>";
-  out << "<text class=\"label\" text-anchor=\"middle\" x=\"" << kLeft + cell * static_cast<double>(columns) / 2
-      << "\" y=\"" << height - 8 << "\">" << escape_html(figure.x_label) << "</text>";
-  out << "<text class=\"label\" text-anchor=\"middle\" transform=\"translate(14,"
-      << kTop + cell * static_cast<double>(rows) / 2 << ") rotate(-90)\">" << escape_html(figure.y_label)
-      << "</text></svg>";
+  if (figure.show_sums) draw_sums(out, figure, {left, right, foot, cell});
+  out << "<text class=\"label\" text-anchor=\"middle\" x=\"" << (left + right) / 2 << "\" y=\"" << height - 8 << "\">"
+      << escape_html(figure.x_label) << "</text>";
+  out << "<text class=\"label\" text-anchor=\"middle\" transform=\"translate(14," << (kTop + foot) / 2
+      << ") rotate(-90)\">" << escape_html(figure.y_label) << "</text></svg>";
   return out.str();
 }
 

@@ -231,9 +231,10 @@ std::string lesson_attention_matrix() {
                    .title = name,
                    .x_label = "key",
                    .y_label = "query",
-                   .caption = "Rows sum to 1 (to " + fixed(worst, 7) + "); columns from " + fixed(least, 2) + " to " +
-                              fixed(most, 2) + ".",
-                   .matrix = weights});
+                   .caption = "Bars: sums. Rows sum to 1 (to " + fixed(worst, 7) + "); columns from " +
+                              fixed(least, 2) + " to " + fixed(most, 2) + ".",
+                   .matrix = weights,
+                   .show_sums = true});
   }
   return "<section id=\"matrix\"><h2>The n × n matrix</h2><p>16 random queries against 16 random keys, d_k = 64. Hover "
          "to read a weight.</p>" +

@@ -33,7 +33,7 @@ class Parser {
   std::string row(char closing) {
     std::string result;
     while (peek() != closing && peek() != '}') {
-      require(at_ < text_.size(), "formula: '", text_, "' ends inside a group");
+      require(at_ < text_.size(), "formula: '", text_, "' ends inside a group or lacks an argument");
       if (peek() == ' ') {
         ++at_;
         continue;
@@ -64,6 +64,8 @@ class Parser {
 
   std::string group() {
     while (peek() == ' ') ++at_;
+    // Without braces an argument is one character: \tfrac12 is a half.
+    if (std::isdigit(static_cast<unsigned char>(peek()))) return "<mn>" + std::string(1, text_[at_++]) + "</mn>";
     if (peek() != '{') return atom();
     ++at_;
     std::string result = "<mrow>" + row('}') + "</mrow>";
@@ -93,6 +95,9 @@ class Parser {
     ++at_;
     if (std::isalpha(static_cast<unsigned char>(c))) return "<mi>" + std::string(1, c) + "</mi>";
     if (c == '-') return "<mo>−</mo>";
+    // Without a mathematical font a browser stretches fences far beyond what they hold.
+    if (c == '(' || c == ')' || c == '[' || c == ']') return "<mo stretchy=\"false\">" + std::string(1, c) + "</mo>";
+    if (c == '|') return "<mo stretchy=\"false\" lspace=\"0\" rspace=\"0\">|</mo>";
     return "<mo>" + escape_html(std::string_view(&c, 1)) + "</mo>";
   }
 

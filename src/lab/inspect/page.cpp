@@ -1,0 +1,208 @@
+#include "lab/inspect/page.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "lab/inspect/head_label.h"
+#include "lab/inspect/script.h"
+#include "lab/report/html.h"
+#include "lab/report/mathml.h"
+#include "lab/report/style.h"
+
+namespace rootdk::lab {
+namespace {
+
+constexpr std::size_t kShownTokens = 256;  // longer texts show the keys with the most mass instead of every token
+
+std::string label_html(HeadLabel label) {
+  return "<span class=\"label l" + std::to_string(static_cast<int>(label)) + "\">" + std::string(name_of(label)) +
+         "</span>";
+}
+
+std::string place_of(const HeadProfile& head) {
+  const std::string stack = head.stack == StackKind::main ? "" : std::string(name_of(head.stack)) + ", ";
+  return stack + "layer " + std::to_string(head.layer) + ", head " + std::to_string(head.head);
+}
+
+std::string anchor_of(const HeadProfile& head) {
+  return std::string(name_of(head.stack)) + '-' + std::to_string(head.layer) + '-' + std::to_string(head.head);
+}
+
+// Four significant digits are what a reader can use, and keep the page small.
+std::string rounded(const std::vector<float>& values) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    char number[24];
+    std::snprintf(number, sizeof number, "%.4g", double{values[i]});
+    if (i) text += ',';
+    text += number;
+  }
+  return text + "]";
+}
+
+// JSON inside <script>: "</" must not end the element.
+std::string script_string(const std::vector<std::string>& texts) {
+  std::string json = nlohmann::json(texts).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+  for (std::size_t at = json.find("</"); at != std::string::npos; at = json.find("</", at + 3))
+    json.replace(at, 2, "<\\/");
+  return json;
+}
+
+void write_data(std::ostream& html, std::span<const Inspection> sides) {
+  html << "<script>const sides = [";
+  for (const Inspection& side : sides) {
+    // Only maps that show every weight name tokens; pooled ones name ranges.
+    const bool named = side.tokens.size() <= kShownTokens && side.encoder_tokens.size() <= kShownTokens;
+    html << "{tokens: " << script_string(named ? side.tokens : std::vector<std::string>())
+         << ", encoder_tokens: " << script_string(named ? side.encoder_tokens : std::vector<std::string>())
+         << ", heads: [";
+    for (const HeadProfile& head : side.heads) {
+      html << "{rows: " << head.map_rows << ", columns: " << head.map_columns << ", query_count: " << head.rows
+           << ", key_count: " << head.keys << ", query_tokens: '"
+           << (head.stack == StackKind::encoder ? "encoder_tokens" : "tokens") << "', key_tokens: '"
+           << (head.stack == StackKind::main ? "tokens" : "encoder_tokens") << "', map: " << rounded(head.map)
+           << "},\n";
+    }
+    html << "]},";
+  }
+  html << "];" << kInspectScript << "</script>";
+}
+
+// The text in shades of the weight that each token receives, or the tokens that receive most.
+void write_column_mass(std::ostream& html, const HeadProfile& head, const std::vector<std::string>& tokens) {
+  const float most = *std::ranges::max_element(head.column_mass);
+  if (tokens.size() <= kShownTokens) {
+    html << "<div class=\"mass\">";
+    for (std::size_t j = 0; j < tokens.size(); ++j) {
+      const double share = most > 0 ? double{head.column_mass[j]} / most : 0;
+      html << "<span title=\"receives " << number(head.column_mass[j]) << "\" style=\"background:color-mix(in srgb,"
+           << "var(--c3) " << std::lround(70 * share) << "%,transparent)\">" << escape_html(tokens[j]) << "</span>"
+           << (tokens[j].starts_with(' ') ? "" : "<wbr>");
+    }
+    html << "</div>";
+    return;
+  }
+  std::vector<std::size_t> order(tokens.size());
+  for (std::size_t j = 0; j < order.size(); ++j) order[j] = j;
+  std::partial_sort(order.begin(), order.begin() + 5, order.end(),
+                    [&](std::size_t a, std::size_t b) { return head.column_mass[a] > head.column_mass[b]; });
+  html << "<p class=\"soft\">Most weight:";
+  for (std::size_t r = 0; r < 5; ++r)
+    html << (r ? ", " : " ") << order[r] << " “" << escape_html(tokens[order[r]]) << "” "
+         << number(head.column_mass[order[r]]);
+  html << "</p>";
+}
+
+void write_head(std::ostream& html, const Inspection& side, std::size_t side_index, std::size_t index) {
+  const HeadProfile& head = side.heads[index];
+  html << "<div class=\"panel\"><p>" << label_html(head.label)
+       << (head.strength > 0 ? " <span class=\"soft\">" + number(head.strength) + "</span>" : "")
+       << "</p><canvas data-side=\"" << side_index << "\" data-head=\"" << index
+       << "\" role=\"img\" aria-label=\"Attention map, " << place_of(head)
+       << "\"></canvas><output>Point at the map to read a weight.</output><dl>";
+  const std::pair<const char*, double> rows[] = {
+      {"entropy (nats)", head.entropy},      {"effective keys", head.effective_keys}, {"largest logit", head.max_logit},
+      {"saturated rows", head.saturation},   {"gradient left", head.gradient_left},   {"sink mass", head.sink_mass},
+      {"mean distance", head.mean_distance}, {"previous token", head.previous},       {"same token", head.same},
+      {"induction", head.induction}};
+  for (const auto& [name, value] : rows) {
+    if (!std::isnan(value)) html << "<dt>" << name << "</dt><dd>" << number(value) << "</dd>";
+  }
+  html << "</dl>";
+  write_column_mass(html, head, side.key_tokens(head));
+  html << "</div>";
+}
+
+// Layers down, heads across, each cell with its label.
+void write_overview(std::ostream& html, const Inspection& side) {
+  html << "<div class=\"scroll\"><table class=\"overview\">";
+  for (std::size_t i = 0; i < side.heads.size(); ++i) {
+    const HeadProfile& head = side.heads[i];
+    const bool new_row = i == 0 || head.layer != side.heads[i - 1].layer || head.stack != side.heads[i - 1].stack;
+    if (new_row) {
+      html << (i ? "</tr>" : "") << "<tr><th>" << (head.stack == StackKind::main ? "" : name_of(head.stack))
+           << (head.stack == StackKind::main ? "layer " : " layer ") << head.layer << "</th>";
+    }
+    html << "<td><a href=\"#" << anchor_of(head) << "\">" << label_html(head.label) << "</a></td>";
+  }
+  html << "</tr></table></div>";
+}
+
+void write_rules(std::ostream& html, const Inspection& side) {
+  html << "<details class=\"card\" open><summary>How to read this</summary><p>Rows of a map are queries, columns are "
+          "keys; the "
+          "darker, the more weight (by its square root, so that small weights show). ";
+  const HeadProfile& head = side.heads.at(0);
+  html << (head.map_rows == head.rows && head.map_columns == head.keys
+               ? "Every cell is one exact weight. "
+               : "A cell is the mean over its queries of the weight summed over its keys. ");
+  html << "Entropy, effective keys (e^entropy), the largest logit, saturated rows (a weight over 0.9), gradient left "
+          "(1 − "
+          "Σp²) and sink mass (weight on key 0) are taken over all "
+       << head.rows
+       << " rows, inside the kernel. Distance and the shares behind the labels come from the exact weights of "
+       << head.sampled_rows << (head.sampled_rows == head.rows ? " rows: all of them" : " evenly spaced rows")
+       << ", rows that see fewer than 8 keys (or half of a shorter text) left out. Tokens are shaded by the weight "
+          "they receive.</p><table>";
+  for (const LabelRule& rule : label_rules())
+    html << "<tr><td>" << label_html(rule.label) << "</td><td>" << rule.rule << ".</td></tr>";
+  html << "</table><p class=\"soft\">Where several of the first four rules are met, the largest share "
+          "wins.</p></details>";
+}
+
+void write_cards(std::ostream& html, std::span<const Inspection> sides) {
+  html << "<div class=\"heads" << (sides.size() > 1 ? " pairs" : "") << "\">";
+  for (std::size_t index : sorted_by_label(sides[0])) {
+    const HeadProfile& head = sides[0].heads[index];
+    html << "<article class=\"card\" id=\"" << anchor_of(head) << "\"><h3>" << place_of(head) << "</h3>";
+    if (sides.size() == 1) {
+      write_head(html, sides[0], 0, index);
+    } else {
+      html << "<div class=\"pair\">";
+      write_head(html, sides[0], 0, index);
+      const auto& others = sides[1].heads;
+      const auto other = std::ranges::find_if(others, [&](const HeadProfile& h) {
+        return h.stack == head.stack && h.layer == head.layer && h.head == head.head;
+      });
+      if (other != others.end()) {
+        write_head(html, sides[1], 1, static_cast<std::size_t>(other - others.begin()));
+      } else {
+        html << "<p class=\"soft\">The other model has no such head.</p>";
+      }
+      html << "</div>";
+    }
+    html << "</article>";
+  }
+  html << "</div>";
+}
+
+}  // namespace
+
+std::string inspection_page(std::span<const Inspection> sides) {
+  std::ostringstream html;
+  html << "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
+          "content=\"width=device-width, initial-scale=1\"><meta name=\"color-scheme\" content=\"light dark\">"
+          "<title>What the heads do</title><style>"
+       << kStyle << kInspectStyle << "</style></head><body><main><h1>What the heads do</h1>";
+  for (const Inspection& side : sides) {
+    html << "<section><h2>" << escape_html(side.model) << "</h2><p>" << escape_html(side.architecture) << ", "
+         << side.parameters << " parameters; " << (side.encoder_ids.empty() ? side.ids : side.encoder_ids).size()
+         << " tokens" << (side.encoder_ids.empty() ? "" : ", answered with " + std::to_string(side.ids.size())) << "; "
+         << side.heads.size() << " heads.</p>";
+    write_overview(html, side);
+    html << "</section>";
+  }
+  write_rules(html, sides[0]);
+  html << "<section><h2>The heads" << (sides.size() > 1 ? ", side by side" : "") << "</h2>";
+  write_cards(html, sides);
+  html << "</section></main>";
+  write_data(html, sides);
+  html << "</body></html>\n";
+  return html.str();
+}
+
+}  // namespace rootdk::lab

@@ -1,0 +1,82 @@
+// What random schedules of short sequences do not reach: caches of several chunks, numbers of threads, the batch
+// around.
+
+#include <gtest/gtest.h>
+
+#include "rootdk/rootdk.h"
+#include "support/tensors.h"
+
+namespace rootdk::test {
+namespace {
+
+constexpr std::int64_t kHeads = 4, kKvHeads = 2, kDim = 32, kLen = 2500;  // three chunks of keys
+
+struct Long {
+  explicit Long(DType dtype)
+      : cache({.dtype = dtype, .kv_heads = kKvHeads, .head_dim = kDim, .page_size = 16, .pages = 600}),
+        k(random_tensor(DType::f32, {1, kKvHeads, kLen, kDim}, 1)),
+        v(random_tensor(DType::f32, {1, kKvHeads, kLen, kDim}, 2)),
+        q(random_tensor(DType::f32, {1, kHeads, kLen, kDim}, 3)) {
+    one = cache.open();
+    append(cache, k, v, {{{.sequence = one, .tokens = kLen}}});
+  }
+
+  Tensor decode(std::int64_t position, std::int64_t tokens, int threads, const AttendParams& params = {}) {
+    Tensor out(DType::f32, {1, kHeads, tokens, kDim});
+    attend(cache, q.view().slice(2, position, position + tokens), out,
+           {{{.sequence = one, .tokens = tokens, .position = position}}}, params, {},
+           {.executor = &shared_executor(threads)});
+    return out;
+  }
+
+  KvCache cache;
+  Tensor k, v, q;
+  SequenceId one = SequenceId::none;
+};
+
+class LongCaches : public testing::TestWithParam<DType> {};
+
+TEST_P(LongCaches, AgreeWithTheReference) {
+  Long test(GetParam());
+  for (const AttendParams& params : {AttendParams{}, AttendParams{.window_left = 1500, .window_keeps_first = 4}}) {
+    const Tensor out = test.decode(kLen - 3, 3, 2, params);
+    Tensor expected(DType::f32, {1, kHeads, 3, kDim});
+    attend(test.cache, test.q.view().slice(2, kLen - 3, kLen), expected, {{{.sequence = test.one, .tokens = 3}}},
+           params, {}, {.target = "reference"});
+    EXPECT_LT(difference(convert(expected, DType::f64), convert(out, DType::f64)).largest, 1e-4);
+  }
+}
+
+TEST_P(LongCaches, HaveTheSameBitsForAnyThreadsAndAnySplitOfTheTokens) {
+  Long test(GetParam());
+  const AttendParams params{.window_left = 2000, .window_keeps_first = 4};
+  const std::vector<double> expected = doubles(test.decode(kLen - 40, 40, 1, params));
+  EXPECT_EQ(doubles(test.decode(kLen - 40, 40, 3, params)), expected);
+  // Token by token.
+  for (const std::int64_t i : {0, 1, 17, 39}) {
+    const std::vector<double> single = doubles(test.decode(kLen - 40 + i, 1, 2, params));
+    for (std::int64_t h = 0; h < kHeads; ++h) {
+      for (std::int64_t d = 0; d < kDim; ++d) {
+        ASSERT_EQ(single[static_cast<std::size_t>(h * kDim + d)],
+                  expected[static_cast<std::size_t>((h * 40 + i) * kDim + d)])
+            << "token " << i;
+      }
+    }
+  }
+}
+
+TEST_P(LongCaches, HaveTheSameBitsInAnyBatch) {
+  Long test(GetParam());
+  const SequenceId other = test.cache.fork(test.one, 700);
+  Tensor alone(DType::f32, {1, kHeads, 1, kDim}), both(DType::f32, {1, kHeads, 3, kDim});
+  const ConstTensorView q = test.q;
+  attend(test.cache, q.slice(2, 2, 3), alone, {{{.sequence = test.one}}});
+  attend(test.cache, q.slice(2, 0, 3), both, {{{.sequence = other, .tokens = 2}, {.sequence = test.one}}});
+  EXPECT_EQ(doubles(both.view().slice(2, 2, 3)), doubles(alone));
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, LongCaches, testing::Values(DType::f32, DType::bf16, DType::f16, DType::i8),
+                         [](const auto& info) { return std::string(name_of(info.param)); });
+
+}  // namespace
+}  // namespace rootdk::test

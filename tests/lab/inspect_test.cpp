@@ -1,0 +1,211 @@
+// The profiles of heads against plain loops over the whole n x n matrix, and the rules behind the labels.
+
+#include "lab/inspect/inspection.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "core/check.h"
+#include "lab/inspect/head_label.h"
+#include "lab/inspect/page.h"
+
+namespace rootdk::lab {
+namespace {
+
+std::string fixture(const std::string& name) {
+  return (std::filesystem::path(ROOTDK_TEST_DATA) / "models" / name).string();
+}
+
+// Words of a small language with repetitions, so that induction has rows to look at.
+std::vector<std::int32_t> some_ids(std::int64_t vocab, int count) {
+  std::vector<std::int32_t> ids;
+  for (int i = 0; i < count; ++i)
+    ids.push_back(static_cast<std::int32_t>((i * 7 + i * i % 5) % std::min<std::int64_t>(vocab, 13)));
+  return ids;
+}
+
+struct Expected {
+  double entropy = 0, effective = 0, sink = 0, gradient = 0, saturation = 0, distance = 0, previous = 0, same = 0,
+         induction = 0;
+  int repeated = 0;
+};
+
+// p: the n x n weights of one head. Rows that see fewer than half of the keys of the last row (8 at most) count only in
+// the first line of numbers.
+Expected by_loops(const float* p, std::int64_t n, bool causal, const std::vector<std::int32_t>& ids) {
+  Expected e;
+  const std::int64_t enough = std::min<std::int64_t>(8, (n + 1) / 2);
+  double counted = 0;
+  for (std::int64_t i = 0; i < n; ++i) {
+    double entropy = 0, squares = 0, top = 0;
+    bool repeated = false;
+    const bool counts = (causal ? i + 1 : n) >= enough;
+    counted += counts;
+    for (std::int64_t j = 0; j < n; ++j) {
+      const double w = p[i * n + j];
+      if (w > 0) entropy -= w * std::log(w);
+      squares += w * w;
+      top = std::max(top, w);
+      if (!counts) continue;
+      const auto at = static_cast<std::size_t>(j);
+      e.distance += w * static_cast<double>(std::abs(i - j));
+      if (j == i - 1) e.previous += w;
+      if (ids[at] == ids[static_cast<std::size_t>(i)]) e.same += w;
+      if (j > 0 && j < i && ids[at - 1] == ids[static_cast<std::size_t>(i)]) {
+        e.induction += w;
+        repeated = true;
+      }
+    }
+    e.repeated += repeated;
+    e.entropy += entropy / static_cast<double>(n);
+    e.effective += std::exp(entropy) / static_cast<double>(n);
+    e.gradient += (1 - squares) / static_cast<double>(n);
+    e.saturation += (top > 0.9) / static_cast<double>(n);
+    e.sink += p[i * n] / static_cast<double>(n);
+  }
+  for (double* share : {&e.distance, &e.previous, &e.same}) *share /= counted;
+  if (e.repeated > 0) e.induction /= e.repeated;
+  return e;
+}
+
+void expect_same_as_loops(const std::string& name, bool causal) {
+  SCOPED_TRACE(name);
+  const Subject subject(fixture(name));
+  const auto ids = some_ids(subject.model().config().vocab_size, 24);
+  const Inspection inspection = subject.inspect(ids, {});
+  Context context{};
+  const ModelResult whole = subject.model().forward(context, {.ids = ids}, {.weights = true});
+  std::size_t heads = 0;
+  for (const AttentionCapture& capture : whole.attention) heads += static_cast<std::size_t>(capture.weights.size(1));
+  ASSERT_EQ(inspection.heads.size(), heads);
+  const auto n = static_cast<std::int64_t>(ids.size());
+  for (const HeadProfile& head : inspection.heads) {
+    const float* p =
+        whole.attention[static_cast<std::size_t>(head.layer)].weights.view().as<float>() + head.head * n * n;
+    const Expected e = by_loops(p, n, causal, ids);
+    EXPECT_NEAR(head.entropy, e.entropy, 1e-4);
+    EXPECT_NEAR(head.effective_keys, e.effective, 1e-3);
+    EXPECT_NEAR(head.sink_mass, e.sink, 1e-5);
+    EXPECT_NEAR(head.gradient_left, e.gradient, 1e-4);
+    EXPECT_NEAR(head.saturation, e.saturation, 1e-6);
+    EXPECT_NEAR(head.mean_distance, e.distance, 1e-3);
+    EXPECT_NEAR(head.previous, e.previous, 1e-5);
+    EXPECT_NEAR(head.same, e.same, 1e-5);
+    ASSERT_GT(e.repeated, 0);
+    EXPECT_NEAR(head.induction, e.induction, 1e-5);
+    // The map of a short text is the matrix itself.
+    ASSERT_EQ(head.map_rows * head.map_columns, n * n);
+    for (std::size_t cell = 0; cell < head.map.size(); ++cell) EXPECT_NEAR(head.map[cell], p[cell], 1e-6);
+  }
+}
+
+TEST(Inspect, ProfilesOfADecoder) { expect_same_as_loops("llama", true); }
+TEST(Inspect, ProfilesOfAnEncoder) { expect_same_as_loops("bert", false); }
+
+TEST(Inspect, EncoderDecoderShowsAllThreeKinds) {
+  const Subject subject(fixture("t5"));
+  const Inspection inspection = subject.inspect(some_ids(subject.model().config().vocab_size, 12), {});
+  int kinds[3] = {};
+  for (const HeadProfile& head : inspection.heads) {
+    ++kinds[static_cast<int>(head.stack)];
+    if (head.stack == StackKind::cross) {
+      EXPECT_TRUE(std::isnan(head.mean_distance));
+      EXPECT_EQ(head.keys, 12);
+    }
+  }
+  for (int kind : kinds) EXPECT_GT(kind, 0);
+  EXPECT_EQ(inspection.tokens.size(), inspection.ids.size());
+}
+
+TEST(Inspect, OnlyTheLayersAndHeadsAskedFor) {
+  const Subject subject(fixture("gpt2"));
+  const auto ids = some_ids(50, 10);
+  const Inspection one = subject.inspect(ids, {.layers = {1}, .heads = {0}});
+  ASSERT_EQ(one.heads.size(), 1U);
+  EXPECT_EQ(one.heads[0].layer, 1);
+  EXPECT_THROW(subject.inspect(ids, {.layers = {99}}), Error);
+  EXPECT_THROW(subject.inspect(ids, {.heads = {-1}}), Error);
+  EXPECT_THROW(subject.inspect({}, {}), Error);
+  EXPECT_THROW(subject.ids_of("text"), Error);  // no tokenizer there
+}
+
+TEST(Inspect, LongerTextsArePooledAndSampled) {
+  const Subject subject(fixture("llama"));
+  const auto ids = some_ids(13, 700);
+  const Inspection inspection = subject.inspect(ids, {.layers = {0}});
+  Context context{};
+  const ModelResult whole = subject.model().forward(context, {.ids = ids}, {.weights = true});
+  for (const HeadProfile& head : inspection.heads) {
+    EXPECT_EQ(head.map_rows, 64);
+    EXPECT_EQ(head.map_columns, 64);
+    EXPECT_EQ(head.sampled_rows, 256);
+    const Expected e = by_loops(whole.attention[0].weights.view().as<float>() + head.head * 700 * 700, 700, true, ids);
+    EXPECT_NEAR(head.entropy, e.entropy, 1e-3);
+    EXPECT_NEAR(head.mean_distance, e.distance, 0.02 * e.distance);  // 256 of 700 rows
+  }
+}
+
+HeadProfile plain_head() {
+  HeadProfile head{.keys = 100};
+  head.induction = std::nan("");
+  return head;
+}
+
+TEST(HeadLabels, FollowTheirRules) {
+  struct Case {
+    double HeadProfile::*share;
+    double above, below;
+    HeadLabel label;
+  };
+  const Case cases[] = {{&HeadProfile::previous, 0.41, 0.39, HeadLabel::previous_token},
+                        {&HeadProfile::first, 0.41, 0.39, HeadLabel::first_token},
+                        {&HeadProfile::same, 0.41, 0.39, HeadLabel::same_token},
+                        {&HeadProfile::induction, 0.41, 0.39, HeadLabel::induction},
+                        {&HeadProfile::used, 0.51, 0.49, HeadLabel::broad},
+                        {&HeadProfile::near, 0.61, 0.59, HeadLabel::local}};
+  for (const Case& c : cases) {
+    HeadProfile head = plain_head();
+    head.*c.share = c.above;
+    label_head(head);
+    EXPECT_EQ(name_of(head.label), name_of(c.label));
+    EXPECT_EQ(head.strength, c.above);
+    head.*c.share = c.below;
+    label_head(head);
+    EXPECT_EQ(head.label, HeadLabel::mixed);
+  }
+}
+
+TEST(HeadLabels, TheLargestClearShareWins) {
+  HeadProfile head = plain_head();
+  head.previous = 0.45;
+  head.same = 0.5;
+  head.used = 0.9;
+  label_head(head);
+  EXPECT_EQ(head.label, HeadLabel::same_token);
+}
+
+TEST(HeadLabels, EveryLabelStatesItsRule) {
+  EXPECT_EQ(label_rules().size(), 7U);
+  for (const LabelRule& rule : label_rules()) {
+    EXPECT_EQ(name_of(rule.label), rule.name);
+    EXPECT_FALSE(rule.rule.empty());
+  }
+}
+
+TEST(InspectPage, EscapesTokensAndSetsTwoSidesBesideEachOther) {
+  const Subject subject(fixture("gpt2"));
+  Inspection one = subject.inspect(some_ids(50, 9), {}), other = one;
+  one.tokens[2] = "</script><b>";
+  const Inspection sides[] = {one, other};
+  const std::string page = inspection_page(sides);
+  EXPECT_EQ(page.find("</script><b>"), std::string::npos);
+  EXPECT_NE(page.find("&lt;/script&gt;&lt;b&gt;"), std::string::npos);
+  std::size_t canvases = 0;
+  for (std::size_t at = page.find("<canvas"); at != std::string::npos; at = page.find("<canvas", at + 1)) ++canvases;
+  EXPECT_EQ(canvases, one.heads.size() + other.heads.size());
+}
+
+}  // namespace
+}  // namespace rootdk::lab

@@ -1,0 +1,201 @@
+// rootdk inspect MODEL: what every head of a checkpoint does on a text.
+
+#include <CLI/CLI.hpp>
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "core/check.h"
+#include "lab/inspect/head_label.h"
+#include "lab/inspect/page.h"
+#include "models/write_text.h"
+#include "tools/commands.h"
+#include "tools/terminal.h"
+
+namespace rootdk::tools {
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;
+
+struct InspectVerb {
+  std::string model, prompt, text, report, other_model, other_prompt;
+  std::vector<std::int32_t> ids;
+  std::vector<std::int64_t> layers, heads;
+  bool json = false;
+  int threads = 0;
+};
+
+std::string read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  require(file.is_open(), path, ": cannot be opened");
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+std::vector<std::int32_t> ids_of(const InspectVerb& options, const lab::Subject& subject) {
+  if (!options.ids.empty()) return options.ids;
+  return subject.ids_of(options.text.empty() ? options.prompt : read_file(options.text));
+}
+
+OrderedJson number_or_null(double value) {
+  if (std::isfinite(value)) return value;
+  return nullptr;
+}
+
+OrderedJson to_json(const lab::HeadProfile& head, const std::vector<std::string>& key_tokens) {
+  OrderedJson json = {{"stack", lab::name_of(head.stack)},
+                      {"layer", head.layer},
+                      {"head", head.head},
+                      {"label", lab::name_of(head.label)},
+                      {"strength", head.strength}};
+  const std::pair<const char*, double> numbers[] = {{"entropy", head.entropy},
+                                                    {"effective_keys", head.effective_keys},
+                                                    {"max_logit", head.max_logit},
+                                                    {"saturation", head.saturation},
+                                                    {"gradient_left", head.gradient_left},
+                                                    {"sink_mass", head.sink_mass},
+                                                    {"mean_distance", head.mean_distance},
+                                                    {"previous", head.previous},
+                                                    {"first", head.first},
+                                                    {"same", head.same},
+                                                    {"induction", head.induction},
+                                                    {"near", head.near},
+                                                    {"used", head.used}};
+  for (const auto& [name, value] : numbers) json[name] = number_or_null(value);
+  json["rows"] = head.rows;
+  json["sampled_rows"] = head.sampled_rows;
+  // A long text's mass is a long list: the report and the maps carry it there.
+  constexpr std::size_t kListedKeys = 1024;
+  if (key_tokens.size() <= kListedKeys) json["column_mass"] = head.column_mass;
+  return json;
+}
+
+OrderedJson to_json(const lab::Inspection& inspection) {
+  OrderedJson json = {{"model", inspection.model},
+                      {"architecture", inspection.architecture},
+                      {"parameters", inspection.parameters},
+                      {"token_count", inspection.ids.size()}};
+  constexpr std::size_t kListedTokens = 1024;
+  if (inspection.ids.size() <= kListedTokens) {
+    json["ids"] = inspection.ids;
+    json["tokens"] = inspection.tokens;
+  }
+  if (!inspection.encoder_ids.empty()) json["encoder_tokens"] = inspection.encoder_tokens;
+  json["heads"] = OrderedJson::array();
+  for (std::size_t index : lab::sorted_by_label(inspection)) {
+    const lab::HeadProfile& head = inspection.heads[index];
+    json["heads"].push_back(to_json(head, inspection.key_tokens(head)));
+  }
+  return json;
+}
+
+std::string cell(double value, const char* pattern) { return std::isnan(value) ? "-" : format(pattern, value); }
+
+const lab::HeadProfile* same_head(const lab::Inspection& inspection, const lab::HeadProfile& head) {
+  for (const lab::HeadProfile& other : inspection.heads) {
+    if (other.stack == head.stack && other.layer == head.layer && other.head == head.head) return &other;
+  }
+  return nullptr;
+}
+
+void print(const std::vector<lab::Inspection>& sides, const Style& style) {
+  for (std::size_t s = 0; s < sides.size(); ++s) {
+    std::printf("%s%s: %s, %lld parameters, %zu tokens, %zu heads\n", sides.size() > 1 ? (s ? "B  " : "A  ") : "",
+                sides[s].model.c_str(), sides[s].architecture.c_str(), static_cast<long long>(sides[s].parameters),
+                sides[s].ids.size(), sides[s].heads.size());
+  }
+  std::printf("\n");
+  Table table(2);
+  std::vector<std::string> heading = {"label", "head"};
+  const char* const kColumns[] = {"entropy", "eff. keys", "max logit", "saturated", "grad. left", "sink", "distance"};
+  if (sides.size() > 1) heading.insert(heading.begin() + 1, "label B");
+  for (const char* column : kColumns) {
+    heading.emplace_back(column);
+    if (sides.size() > 1) heading.emplace_back("B");
+  }
+  for (std::string& text : heading) text = style.bold(text);
+  table.add(heading);
+  for (std::size_t index : lab::sorted_by_label(sides[0])) {
+    const lab::HeadProfile& head = sides[0].heads[index];
+    const lab::HeadProfile* other = sides.size() > 1 ? same_head(sides[1], head) : nullptr;
+    std::vector<std::string> row = {std::string(lab::name_of(head.label))};
+    if (sides.size() > 1) row.emplace_back(other ? lab::name_of(other->label) : "-");
+    row.push_back(format("%s%lld.%lld",
+                         head.stack == StackKind::main ? "" : (std::string(lab::name_of(head.stack)) + " ").c_str(),
+                         static_cast<long long>(head.layer), static_cast<long long>(head.head)));
+    auto add = [&](double lab::HeadProfile::*field, const char* pattern) {
+      row.push_back(cell(head.*field, pattern));
+      if (sides.size() > 1) row.push_back(other ? cell(other->*field, pattern) : "-");
+    };
+    add(&lab::HeadProfile::entropy, "%.2f");
+    add(&lab::HeadProfile::effective_keys, "%.1f");
+    add(&lab::HeadProfile::max_logit, "%.2f");
+    add(&lab::HeadProfile::saturation, "%.2f");
+    add(&lab::HeadProfile::gradient_left, "%.3f");
+    add(&lab::HeadProfile::sink_mass, "%.2f");
+    add(&lab::HeadProfile::mean_distance, "%.1f");
+    table.add(row);
+  }
+  std::fputs(table.text("").c_str(), stdout);
+  std::printf("\n");
+  for (const lab::LabelRule& rule : lab::label_rules()) {
+    std::printf("%s\n", style
+                            .dim(format("%-14.*s  %.*s", static_cast<int>(rule.name.size()), rule.name.data(),
+                                        static_cast<int>(rule.rule.size()), rule.rule.data()))
+                            .c_str());
+  }
+}
+
+void run_inspect(const InspectVerb& options) {
+  const int given = !options.prompt.empty() + !options.text.empty() + !options.ids.empty();
+  require(given == 1, "inspect: give one of --prompt, --text and --ids, got ", given);
+  const lab::InspectOptions inspect{.layers = options.layers,
+                                    .heads = options.heads,
+                                    .executor = options.threads > 0 ? &shared_executor(options.threads) : nullptr};
+  const lab::Subject subject(options.model);
+  std::vector<lab::Inspection> sides{subject.inspect(ids_of(options, subject), inspect)};
+  if (!options.other_model.empty()) {
+    const lab::Subject other(options.other_model);
+    sides.push_back(other.inspect(
+        options.other_prompt.empty() ? ids_of(options, other) : other.ids_of(options.other_prompt), inspect));
+  } else if (!options.other_prompt.empty()) {
+    sides.push_back(subject.inspect(subject.ids_of(options.other_prompt), inspect));
+  }
+  if (!options.report.empty()) write_text(options.report, lab::inspection_page(sides));
+  if (options.json) {
+    OrderedJson json = to_json(sides[0]);
+    if (sides.size() > 1) json = {{"a", json}, {"b", to_json(sides[1])}};
+    std::puts(json.dump(1, ' ', false, OrderedJson::error_handler_t::replace).c_str());
+    return;
+  }
+  print(sides, Style::of_stdout());
+  if (!options.report.empty()) std::printf("\nThe report: %s\n", options.report.c_str());
+}
+
+}  // namespace
+
+void add_inspect_command(CLI::App& program) {
+  CLI::App* verb = program.add_subcommand("inspect", "What every head of a checkpoint does on a text");
+  auto options = std::make_shared<InspectVerb>();
+  verb->add_option("MODEL", options->model, "Folder with config.json, model.safetensors and tokenizer.json")
+      ->required();
+  verb->add_option("--prompt", options->prompt, "The text to read")->type_name("TEXT");
+  verb->add_option("--text", options->text, "A file with the text to read")->type_name("FILE");
+  verb->add_option("--ids", options->ids, "Token ids to read, instead of text")->delimiter(',')->type_name("1,2,3");
+  verb->add_option("--layers", options->layers, "Only these layers")->delimiter(',')->type_name("0,1");
+  verb->add_option("--heads", options->heads, "Only these heads")->delimiter(',')->type_name("0,1");
+  verb->add_option("--compare", options->other_model, "Another checkpoint, set beside this one")->type_name("MODEL");
+  verb->add_option("--compare-prompt", options->other_prompt, "Another text, set beside this one")->type_name("TEXT");
+  verb->add_option("--threads", options->threads, "Threads (default: ROOTDK_THREADS, or all)")
+      ->check(CLI::Range(1, 4096))
+      ->type_name("N");
+  verb->add_option("--report", options->report, "Write one self-contained HTML page here")->type_name("FILE");
+  verb->add_flag("--json", options->json, "Print JSON");
+  verb->callback([options] { run_inspect(*options); });
+}
+
+}  // namespace rootdk::tools

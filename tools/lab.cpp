@@ -1,0 +1,136 @@
+// rootdk lab: the claims about attention, measured here.
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <atomic>
+#include <cmath>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "core/check.h"
+#include "lab/report/page.h"
+#include "lab/run.h"
+#include "models/write_text.h"
+#include "tools/commands.h"
+#include "tools/terminal.h"
+
+namespace rootdk::tools {
+namespace {
+
+struct LabOptions {
+  std::vector<int> only;
+  std::uint64_t seed = 1;
+  bool quick = false, json = false;
+  std::string report;
+};
+
+// JSON has no NaN and no infinity: they become null.
+nlohmann::json json_number(double value) {
+  if (std::isfinite(value)) return value;
+  return nullptr;
+}
+
+nlohmann::json to_json(const lab::Result& result) {
+  const lab::Finding& finding = result.finding;
+  nlohmann::json details = nlohmann::json::array();
+  for (const lab::Detail& detail : finding.details) {
+    details.push_back({{"setting", detail.setting},
+                       {"expected", json_number(detail.expected)},
+                       {"measured", json_number(detail.measured.value)},
+                       {"low", json_number(detail.measured.low)},
+                       {"high", json_number(detail.measured.high)}});
+  }
+  return {{"id", result.claim.id},
+          {"claim", result.claim.text},
+          {"quantity", finding.quantity},
+          {"expected", json_number(finding.expected)},
+          {"measured", json_number(finding.measured.value)},
+          {"low", json_number(finding.measured.low)},
+          {"high", json_number(finding.measured.high)},
+          {"verdict", lab::name_of(finding.verdict)},
+          {"note", finding.note},
+          {"samples", finding.samples},
+          {"seconds", result.seconds},
+          {"details", details}};
+}
+
+// A line that is written over while a long experiment runs; only where somebody looks.
+class ProgressLine {
+ public:
+  void show(int id, std::string_view stage, double share) {
+    if (!isatty(STDERR_FILENO)) return;
+    std::fprintf(stderr, "\r  claim %d: %.*s %3.0f %%  ", id, static_cast<int>(stage.size()), stage.data(),
+                 100 * share);
+    shown_ = true;
+  }
+  void clear() {
+    if (shown_) std::fputs("\r\033[K", stderr);
+    shown_ = false;
+  }
+
+ private:
+  std::atomic<bool> shown_ = false;  // experiments report from several threads
+};
+
+void print(const lab::Result& result, const Style& style) {
+  const lab::Finding& finding = result.finding;
+  const std::string verdict(lab::name_of(finding.verdict));
+  const std::string coloured = finding.verdict == lab::Verdict::holds                     ? style.green(verdict)
+                               : finding.verdict == lab::Verdict::holds_with_a_correction ? style.yellow(verdict)
+                                                                                          : style.bold(verdict);
+  std::printf("%s  %s  %s\n", style.bold(format("%2d", result.claim.id)).c_str(),
+              std::string(result.claim.text).c_str(), style.dim(format("%.1f s", result.seconds)).c_str());
+  std::printf("    %s: expected %.4g, measured %.4g", finding.quantity.c_str(), finding.expected,
+              finding.measured.value);
+  if (finding.measured.high > finding.measured.low)
+    std::printf(" [%.4g, %.4g]", finding.measured.low, finding.measured.high);
+  std::printf("\n    %s. %s\n\n", coloured.c_str(), finding.note.c_str());
+  std::fflush(stdout);
+}
+
+void run_lab(const LabOptions& options) {
+  std::vector<lab::Claim> claims;
+  for (int id : options.only) claims.push_back(lab::claim_by_id(id));
+  if (claims.empty()) claims = lab::catalogue();
+  const Style style = Style::of_stdout();
+  std::vector<lab::Result> results;
+  for (const lab::Claim& claim : claims) {
+    ProgressLine progress;
+    lab::Bench bench;
+    bench.seed = options.seed;
+    bench.quick = options.quick;
+    bench.progress = [&](std::string_view stage, double share) { progress.show(claim.id, stage, share); };
+    progress.show(claim.id, "measuring", 0);
+    results.push_back(lab::measure(claim, bench));
+    progress.clear();
+    if (!options.json) print(results.back(), style);
+  }
+  if (!options.report.empty()) {
+    const lab::ReportInfo info{.seed = options.seed, .quick = options.quick, .implementation = lab::kernel_in_use()};
+    write_text(options.report, lab::report_page(results, info));
+  }
+  if (options.json) {
+    nlohmann::json all = nlohmann::json::array();
+    for (const lab::Result& result : results) all.push_back(to_json(result));
+    std::printf("%s\n", all.dump(1).c_str());
+  } else if (!options.report.empty()) {
+    std::printf("The report: %s\n", options.report.c_str());
+  }
+}
+
+}  // namespace
+
+void add_lab_command(CLI::App& program) {
+  auto options = std::make_shared<LabOptions>();
+  CLI::App* verb = program.add_subcommand("lab", "The claims about attention, measured on this machine");
+  verb->add_option("--only", options->only, "Measure these claims alone, by number")->delimiter(',');
+  verb->add_option("--seed", options->seed, "Of every random number; the same seed gives the same findings")
+      ->capture_default_str();
+  verb->add_flag("--quick", options->quick, "Fewer samples: under a minute");
+  verb->add_option("--report", options->report, "Write one self-contained HTML page here");
+  verb->add_flag("--json", options->json, "Print JSON");
+  verb->callback([options] { run_lab(*options); });
+}
+
+}  // namespace rootdk::tools

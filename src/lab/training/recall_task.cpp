@@ -100,6 +100,10 @@ class Stepper {
 TrainingResult train_recall(const TrainingRun& run) {
   Random random(run.seed, 8000);
   RecallModel model(run.task, run.remedy, random);
+  for (const Parameter& parameter : model.parameters()) {
+    if (parameter.name.ends_with("table")) continue;
+    for (float& weight : parameter.value->value().values<float>()) weight *= static_cast<float>(run.projection_gain);
+  }
   Stepper optimizer(model.parameters(), run.optimizer);
   TrainingResult result;
   const int judged = std::max(1, run.steps / 10);  // the last tenth of the steps is the examination

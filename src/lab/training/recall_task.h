@@ -38,6 +38,7 @@ struct TrainingRun {
   Optimizer optimizer = Optimizer::adam;
   double learning_rate = 1e-3;
   int steps = 600;
+  double projection_gain = 1;  // on the deviation 1 / sqrt(inputs) that projections start with
   std::uint64_t seed = 1;
 };
 

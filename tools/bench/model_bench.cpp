@@ -23,9 +23,9 @@ struct ModelBench {
 
 struct ModelBenchResult {
   double seconds = 0;
-  LayerTimes times;  // of the best run
+  LayerTimes times{};  // of the best run
   double peak_flops = 0;
-  std::string implementation;
+  std::string implementation{};
 
   double flops() const { return times.product_flops + times.attention_flops; }
   double share(double part) const { return part / seconds; }

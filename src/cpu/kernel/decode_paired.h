@@ -170,9 +170,8 @@ struct PairedProduct : TwoKeyScores<Pairs> {
     }
   }
 
-  // 2 rows by kBlocks * 32 columns of the output: whole rows of values are read in order, which is what the hardware's
-  // own prefetchers follow. Interleaving two rows v0, v1 gives, in each 128-bit quarter, the pairs of columns 0 to 3 in
-  // `low` and of columns 4 to 7 in `high`.
+  // 2 rows by kBlocks * 32 columns of the output. Interleaving two rows v0, v1 gives, in each 128-bit quarter, the pairs
+  // of columns 0 to 3 in `low` and of columns 4 to 7 in `high`.
   template <int kPlanes, int kBlocks, class Values, class Load>
   __attribute__((noinline)) static void add_block(const Values& values, const RowStates& state, BlockOrigin at,
                                                   Load load) {

@@ -121,8 +121,7 @@ struct WidenedProduct : Scores {
   }
 
  private:
-  // 2 rows by kVectors vectors of the output: whole rows of values are read in order, which is what the hardware's own
-  // prefetchers follow.
+  // 2 rows by kVectors vectors of the output.
   template <int kVectors, class Values, class Load>
   __attribute__((noinline)) static void add_block(const Values& values, const RowStates& state, BlockOrigin at,
                                                   Load load) {

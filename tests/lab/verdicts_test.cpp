@@ -80,7 +80,7 @@ TEST(Verdicts, TurnWhenLogitsAreTooLarge) {
   }
 }
 
-TEST(Verdicts, TurnWhenAKeyIsLost) { EXPECT_EQ(name_of(found(14, with_a_lost_key()).verdict), "does not hold"); }
+TEST(Verdicts, TurnWhenTheSumIsWrong) { EXPECT_EQ(name_of(found(14, with_wrong_sums()).verdict), "does not hold"); }
 
 TEST(Verdicts, RepeatWithTheSeed) {
   const Finding one = found(6, Bench{.seed = 4, .quick = true}), again = found(6, Bench{.seed = 4, .quick = true});

@@ -7,6 +7,7 @@ install(TARGETS rootdk EXPORT rootdk-targets
 install(DIRECTORY include/rootdk DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 if(TARGET rootdk_cli)
   install(TARGETS rootdk_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  install(DIRECTORY models/builtin DESTINATION ${CMAKE_INSTALL_DATADIR}/rootdk)
 endif()
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/rootdk)

@@ -45,7 +45,10 @@ void print_beside(const std::vector<TitledBlock>& blocks, const Style& style) {
   }
   const auto print_row = [&](auto cell) {
     std::string line = " ";
-    for (std::size_t b = 0; b < blocks.size(); ++b) line += " " + pad_right(cell(blocks[b]), widths[b]);
+    for (std::size_t b = 0; b < blocks.size(); ++b) {
+      line += ' ';
+      line += pad_right(cell(blocks[b]), widths[b]);
+    }
     line.erase(line.find_last_not_of(' ') + 1);
     print_line(line);
   };

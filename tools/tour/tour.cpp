@@ -21,6 +21,7 @@ constexpr Section kSections[] = {
     {"statistics", "What happened inside the softmax", show_statistics},
     {"masks", "What a query may see", show_masks},
     {"speed", "The same numbers, faster", show_speed},
+    {"model", "A model on the same kernels", show_model},
     {"next", "Where to go next", show_next},
 };
 
@@ -54,7 +55,7 @@ void run_tour(const std::vector<std::string>& chosen) {
 void add_tour_command(CLI::App& program) {
   CLI::App* verb = program.add_subcommand("tour", "A minute's walk through everything, on built-in data");
   auto sections = std::make_shared<std::vector<std::string>>();
-  verb->add_option("section", *sections, "Only these sections: sentence, scale, statistics, masks, speed, next")
+  verb->add_option("section", *sections, "Only these sections: sentence, scale, statistics, masks, speed, model, next")
       ->check(CLI::IsMember(section_names()))
       ->type_name("NAME");
   verb->callback([sections] { run_tour(*sections); });

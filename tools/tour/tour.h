@@ -19,6 +19,7 @@ void show_scale(const Style& style);
 void show_statistics(const Style& style);
 void show_masks(const Style& style);
 void show_speed(const Style& style);
+void show_model(const Style& style);
 void show_next(const Style& style);
 
 // f32, independent standard normal values times `deviation`; the same for the same seed.

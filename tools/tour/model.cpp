@@ -1,0 +1,52 @@
+#include <chrono>
+
+#include "models/builtin.h"
+#include "tools/tour/tour.h"
+
+namespace rootdk::tools {
+namespace {
+
+// Text as it comes, set in a little and broken between words; line ends wait until something follows them.
+class IndentedText {
+ public:
+  void print(std::string_view part) {
+    for (char c : part) put(c);
+    std::fflush(stdout);
+  }
+
+ private:
+  static constexpr int kColumns = 80;
+
+  void put(char c) {
+    if (c == '\n' || (c == ' ' && column_ >= kColumns)) {
+      ++line_ends_;
+      return;
+    }
+    for (; line_ends_ > 0; --line_ends_) {
+      std::fputs("\n    ", stdout);
+      column_ = 0;
+    }
+    std::putchar(c);
+    ++column_;
+  }
+
+  int column_ = 0, line_ends_ = 0;
+};
+
+}  // namespace
+
+void show_model(const Style& style) {
+  constexpr std::int64_t kTokens = 90;
+  print_line("  A language model of 0.9 million parameters that comes with the project: it was trained by");
+  print_line("  'rootdk train' on Shakespeare, and runs on the same kernels, a token at a time, with a cache.\n");
+  std::printf("    %s", style.bold("ROMEO:").c_str());
+  IndentedText text;
+  text.print("\n");
+  const auto begin = std::chrono::steady_clock::now();
+  builtin_continuation("ROMEO:\n", kTokens, /*seed=*/3, [&](std::string_view part) { text.print(part); });
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  print_line(format("\n\n  %d tokens in %.2f s, loading included. More: %s", static_cast<int>(kTokens), seconds,
+                    style.green("build/rootdk generate builtin --prompt \"JULIET:\"").c_str()));
+}
+
+}  // namespace rootdk::tools

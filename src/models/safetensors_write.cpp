@@ -1,16 +1,9 @@
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstdlib>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <utility>
 
 #include "core/check.h"
+#include "models/pending_file.h"
 #include "models/safetensors.h"
 
 namespace rootdk {
@@ -37,84 +30,6 @@ std::string_view type_name(DType dtype) {
 std::uint64_t byte_count(const ConstTensorView& view) {
   return static_cast<std::uint64_t>(view.elements()) * size_of(view.dtype);
 }
-
-// A file that comes into being only when it is complete; the destructor removes what was not.
-class PendingFile {
- public:
-  explicit PendingFile(const fs::path& path) : target_(resolve(path)) {
-    temporary_ = target_.string() + ".tmp-XXXXXX";
-    descriptor_ = ::mkostemp(temporary_.data(), O_CLOEXEC);
-    check(descriptor_ >= 0, "cannot create a temporary file beside it");
-  }
-  PendingFile(const PendingFile&) = delete;
-  PendingFile& operator=(const PendingFile&) = delete;
-
-  ~PendingFile() {
-    if (descriptor_ >= 0) ::close(descriptor_);
-    if (!temporary_.empty()) ::unlink(temporary_.c_str());
-  }
-
-  void write(const void* data, std::size_t size) {
-    const auto* next = static_cast<const std::byte*>(data);
-    while (size > 0) {
-      const ssize_t written = ::write(descriptor_, next, size);
-      if (written < 0 && errno == EINTR) continue;
-      check(written >= 0, "cannot write");
-      next += written;
-      size -= static_cast<std::size_t>(written);
-    }
-  }
-
-  void commit() {
-    check(::fchmod(descriptor_, mode()) == 0, "cannot set the permissions");
-    check(::fsync(descriptor_) == 0, "cannot flush to the disk");
-    check(::close(std::exchange(descriptor_, -1)) == 0, "cannot close");
-    check(::rename(temporary_.c_str(), target_.c_str()) == 0, "cannot put in place");
-    temporary_.clear();
-    flush_folder();
-  }
-
- private:
-  // Follows a link, so that the file it leads to is replaced and not the link. A device, pipe or folder is refused:
-  // rename would put a file in its place.
-  static fs::path resolve(const fs::path& path) {
-    std::error_code error;
-    const fs::file_status status = fs::status(path, error);
-    require(!fs::exists(status) || fs::is_regular_file(status), "cannot write ", path.string(),
-            ": it exists and is not a regular file");
-    const fs::path resolved = fs::weakly_canonical(path, error);
-    return error ? path : resolved;
-  }
-
-  // That of the file it replaces, else what the umask leaves of rw-rw-rw-.
-  mode_t mode() const {
-    struct stat status {};
-    if (::stat(target_.c_str(), &status) == 0) return status.st_mode & 07777;
-    const mode_t mask = ::umask(0);
-    ::umask(mask);
-    return 0666 & ~mask;
-  }
-
-  // The new name survives a power cut only once its folder is on the disk. Some file systems cannot; the file is whole
-  // either way.
-  void flush_folder() const {
-    const fs::path folder = target_.has_parent_path() ? target_.parent_path() : fs::path(".");
-    const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (descriptor < 0) return;
-    ::fsync(descriptor);
-    ::close(descriptor);
-  }
-
-  void check(bool condition, std::string_view what) const {
-    if (condition) return;
-    const char* reason = std::strerror(errno);
-    fail("cannot write ", target_.string(), ": ", what, ": ", reason);
-  }
-
-  fs::path target_;
-  std::string temporary_;
-  int descriptor_ = -1;
-};
 
 void check_tensors(const fs::path& path, std::span<const NamedTensor> tensors) {
   std::set<std::string_view> seen;

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+namespace rootdk {
+
+// A file that comes into being only when it is complete: written beside its target, flushed, then renamed over it. What
+// was there before stays until then, and the destructor removes what was not committed. Throws rootdk::Error.
+class PendingFile {
+ public:
+  explicit PendingFile(const std::filesystem::path& path);
+  PendingFile(const PendingFile&) = delete;
+  PendingFile& operator=(const PendingFile&) = delete;
+  ~PendingFile();
+
+  void write(const void* data, std::size_t size);
+  void commit();
+
+ private:
+  unsigned mode() const;
+  void flush_folder() const;
+  void check(bool condition, std::string_view what) const;
+
+  std::filesystem::path target_;
+  std::string temporary_;
+  int descriptor_ = -1;
+};
+
+}  // namespace rootdk

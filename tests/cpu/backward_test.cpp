@@ -175,7 +175,8 @@ TEST_P(CpuBackward, NothingMaskedLeaks) {
   plant(planted.grad_out, kSeeing, kQueries);
   const Results wanted = run_backward(clean, forward_of(clean), {.name = GetParam()});
   expect_close(wanted, run_backward(planted, forward_of(planted), {.name = GetParam()}));
-  for (float x : convert(wanted.at("grad_q"), DType::f32).values<float>().last(40)) EXPECT_EQ(x, 0.0f);
+  const Tensor grad_q = convert(wanted.at("grad_q"), DType::f32);
+  for (float x : grad_q.values<float>().last(40)) EXPECT_EQ(x, 0.0f);
 }
 
 INSTANTIATE_TEST_SUITE_P(Targets, CpuBackward, testing::ValuesIn(runnable_targets()),

@@ -6,6 +6,7 @@ Leaves with 77, which CTest counts as skipped, where there is no browser to driv
 
 import pathlib
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -25,6 +26,12 @@ browser_path = shutil.which("chromium") or shutil.which("google-chrome")
 driver_path = shutil.which("chromedriver")
 if not browser_path or not driver_path:
     print("skipped: chromium and chromedriver are not installed")
+    sys.exit(SKIPPED)
+
+try:
+    socket.getaddrinfo("localhost", 80)
+except socket.gaierror:
+    print("skipped: localhost does not resolve here (is there an /etc/hosts?), and the browser's driver is called by it")
     sys.exit(SKIPPED)
 
 

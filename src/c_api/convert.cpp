@@ -2,29 +2,16 @@
 
 #include <algorithm>
 
-#include "core/check.h"
-
 namespace rootdk::c_api {
-namespace {
-
-// A struct of another size comes from a caller that was built against another version.
-template <class Struct>
-void require_size(const Struct* value, const char* name) {
-  require(value->struct_size == sizeof(Struct), "c_api: ", name, " has struct_size ", value->struct_size, ", expected ",
-          sizeof(Struct), " (was it initialised with ", name, "_init?)");
-}
-
-Scale scale_of(const rootdk_attention_params& params) {
-  switch (params.scale_kind) {
+Scale convert_scale(int32_t kind, double value) {
+  switch (kind) {
     case ROOTDK_SCALE_INVERSE_SQRT_HEAD_DIM: return Scale::inverse_sqrt_head_dim();
     case ROOTDK_SCALE_NONE: return Scale::none();
     case ROOTDK_SCALE_INVERSE_HEAD_DIM: return Scale::inverse_head_dim();
-    case ROOTDK_SCALE_VALUE: return Scale(params.scale);
-    default: fail("c_api: scale_kind ", params.scale_kind, " is not in 0 to 3");
+    case ROOTDK_SCALE_VALUE: return Scale(value);
+    default: fail("c_api: scale_kind ", kind, " is not in 0 to 3");
   }
 }
-
-}  // namespace
 
 TensorView view(const rootdk_tensor* tensor) {
   TensorView result;
@@ -48,7 +35,7 @@ AttentionParams convert(const rootdk_attention_params* params) {
   if (!params) return {};
   require_size(params, "rootdk_attention_params");
   return {.score = static_cast<Score>(params->score),
-          .scale = scale_of(*params),
+          .scale = convert_scale(params->scale_kind, params->scale),
           .temperature = params->temperature,
           .softcap = params->softcap,
           .causal = params->causal != 0,

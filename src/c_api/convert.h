@@ -2,13 +2,29 @@
 
 // From the C structs to the C++ ones. A null pointer becomes the default.
 
+#include "core/check.h"
 #include "rootdk/attention.h"
 #include "rootdk/c_api.h"
 #include "rootdk/positions.h"
 
 namespace rootdk::c_api {
 
+// A struct of another size comes from a caller that was built against another version.
+template <class Struct>
+void require_size(const Struct* value, const char* name) {
+  require(value->struct_size == sizeof(Struct), "c_api: ", name, " has struct_size ", value->struct_size, ", expected ",
+          sizeof(Struct), " (was it initialised with ", name, "_init?)");
+}
+
+// What a pointer to a result points to.
+template <class T>
+T& result(T* pointer, const char* name) {
+  require(pointer != nullptr, "c_api: ", name, " is null");
+  return *pointer;
+}
+
 TensorView view(const rootdk_tensor* tensor);
+Scale convert_scale(int32_t kind, double value);
 AttentionParams convert(const rootdk_attention_params* params);
 AttentionStats convert(const rootdk_attention_stats* stats);
 AttentionSaved convert(const rootdk_attention_saved* saved);

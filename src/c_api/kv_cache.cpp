@@ -14,12 +14,6 @@ struct rootdk_kv_cache {
 
 namespace {
 
-template <class Struct>
-void require_size(const Struct* value, const char* name) {
-  rootdk::require(value->struct_size == sizeof(Struct), "c_api: ", name, " has struct_size ", value->struct_size,
-                  ", expected ", sizeof(Struct), " (was it initialised with ", name, "_init?)");
-}
-
 template <class Cache>
 auto& cache_of(Cache* cache) {
   rootdk::require(cache != nullptr, "c_api: the cache is null");
@@ -27,12 +21,6 @@ auto& cache_of(Cache* cache) {
 }
 
 rootdk::SequenceId id(int64_t sequence) { return static_cast<rootdk::SequenceId>(sequence); }
-
-template <class T>
-T& result(T* pointer, const char* name) {
-  rootdk::require(pointer != nullptr, "c_api: ", name, " is null");
-  return *pointer;
-}
 
 rootdk::KvCacheConfig convert_config(const rootdk_kv_cache_config* config) {
   rootdk::require(config != nullptr, "c_api: the configuration of a cache is null");
@@ -68,21 +56,11 @@ std::optional<rootdk::RopeParams> convert_rope(const rootdk_rope_params* rope) {
   return convert(rope);
 }
 
-rootdk::Scale scale_of(const rootdk_attend_params& params) {
-  switch (params.scale_kind) {
-    case ROOTDK_SCALE_INVERSE_SQRT_HEAD_DIM: return rootdk::Scale::inverse_sqrt_head_dim();
-    case ROOTDK_SCALE_NONE: return rootdk::Scale::none();
-    case ROOTDK_SCALE_INVERSE_HEAD_DIM: return rootdk::Scale::inverse_head_dim();
-    case ROOTDK_SCALE_VALUE: return rootdk::Scale(params.scale);
-    default: rootdk::fail("c_api: scale_kind ", params.scale_kind, " is not in 0 to 3");
-  }
-}
-
 rootdk::AttendParams convert_params(const rootdk_attend_params* params) {
   if (!params) return {};
   require_size(params, "rootdk_attend_params");
   return {.layer = params->layer,
-          .scale = scale_of(*params),
+          .scale = convert_scale(params->scale_kind, params->scale),
           .temperature = params->temperature,
           .softcap = params->softcap,
           .window_left = params->window_left,

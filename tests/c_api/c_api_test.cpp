@@ -6,39 +6,15 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <cmath>
-#include <cstring>
 #include <thread>
 
+#include "c_api/c_tensor.h"
 #include "rootdk/rootdk.h"
 
 namespace rootdk {
 namespace {
 
 using testing::HasSubstr;
-
-rootdk_tensor c_tensor(const Tensor& tensor) {
-  const ConstTensorView view = tensor;
-  rootdk_tensor result{};
-  result.data = const_cast<void*>(view.data);
-  result.dtype = static_cast<int32_t>(view.dtype);
-  result.rank = view.rank;
-  std::copy(view.shape.begin(), view.shape.end(), result.shape);
-  std::copy(view.strides.begin(), view.strides.end(), result.strides);
-  return result;
-}
-
-Tensor wave(std::initializer_list<std::int64_t> shape, float step) {
-  Tensor tensor(DType::f32, shape);
-  float x = step;
-  for (float& value : tensor.values<float>()) value = std::sin(x += step);
-  return tensor;
-}
-
-void expect_same_bits(const Tensor& a, const Tensor& b) {
-  ASSERT_EQ(a.bytes(), b.bytes());
-  EXPECT_EQ(0, std::memcmp(a.view().data, b.view().data, a.bytes()));
-}
 
 struct CApi : testing::Test {
   Tensor q = wave({2, 4, 5, 8}, 0.31f), k = wave({2, 2, 7, 8}, 0.17f), v = wave({2, 2, 7, 6}, 0.23f);

@@ -15,7 +15,8 @@ import numpy
 import rootdk
 from rootdk import _abi
 from rootdk._arrays import kind_of
-from rootdk._params import OFFSETS, Params, write_qkv, write_tensor
+from rootdk._params import Params
+from rootdk._slots import OFFSETS, write_qkv, write_tensor
 
 SHAPE = (1, 1, 1, 16)
 CALLS, ROUNDS = 200, 80
@@ -35,7 +36,7 @@ def c_call(q):
     write_qkv(arena, kind, q, q, q)
     out = kind.empty(SHAPE, kind.code(q, "q"), q)
     out_at = write_tensor(arena, kind, "out", out, "out")
-    params_at = Params(causal=True).write(arena, kind, q)
+    params_at = Params({"causal": True}).write(arena, kind, q)
     arguments = (arena.base, arena.base + OFFSETS["k"], arena.base + OFFSETS["v"], out_at, params_at, 0, 0)
     keep = (arena, out)
     return lambda: _abi.attention(*arguments) if keep else None

@@ -1,7 +1,7 @@
-"""The C ABI of the library (include/rootdk/c_api.h): structs, functions, and the memory one call passes them in.
+"""The C ABI of the library (include/rootdk/c_api.h): its functions, and the memory in which one call passes its structs.
 
-Structs are declared once, as ctypes structures, and written by `struct.Struct` packers made from the declaration: one
-call into C per struct instead of one per field.
+Structs (_structs.py) are written by `struct.Struct` packers made from their declaration: one call into C per struct
+instead of one per field.
 """
 
 import ctypes
@@ -11,143 +11,26 @@ import struct
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Tuple, Type
 
-F32, BF16, F16, F64, I32, I64, BOOL, I8 = range(8)
-DTYPE_NAMES = ("f32", "bf16", "f16", "f64", "i32", "i64", "bool", "i8")
-DTYPE_SIZES = (4, 2, 2, 8, 4, 8, 1, 1)
-CPU, CUDA = 0, 1
-SCORES = {"dot": 0, "cosine": 1, "additive": 2}
-MAX_RANK = 6
-
-_pointer = ctypes.c_void_p
-_int32 = ctypes.c_int32
-_int64 = ctypes.c_int64
-_double = ctypes.c_double
-_size = ctypes.c_size_t
-
-
-class Tensor(ctypes.Structure):
-    """rootdk_tensor"""
-
-    _fields_ = [
-        ("data", _pointer),
-        ("dtype", _int32),
-        ("device_kind", _int32),
-        ("device_index", _int32),
-        ("rank", _int32),
-        ("shape", _int64 * MAX_RANK),
-        ("strides", _int64 * MAX_RANK),
-    ]
-
-
-class AttentionParams(ctypes.Structure):
-    """rootdk_attention_params"""
-
-    _fields_ = [
-        ("struct_size", _size),
-        ("score", _int32),
-        ("scale_kind", _int32),
-        ("scale", _double),
-        ("temperature", _double),
-        ("softcap", _double),
-        ("causal", _int32),
-        ("window_left", _int64),
-        ("window_right", _int64),
-        ("kv_lengths", _pointer),
-        ("mask", _pointer),
-        ("block_mask", _pointer),
-        ("block_q", _int64),
-        ("block_kv", _int64),
-        ("q_starts", _pointer),
-        ("kv_starts", _pointer),
-        ("max_q_len", _int64),
-        ("max_kv_len", _int64),
-        ("bias", _pointer),
-        ("relative_table", _pointer),
-        ("relative_zero", _int64),
-        ("alibi_slopes", _pointer),
-        ("sinks", _pointer),
-        ("additive_v", _pointer),
-        ("dropout", _double),
-        ("seed", ctypes.c_uint64),
-    ]
-
-
-class AttentionStats(ctypes.Structure):
-    """rootdk_attention_stats"""
-
-    _fields_ = [
-        ("struct_size", _size),
-        ("lse", _pointer),
-        ("max_logit", _pointer),
-        ("max_weight", _pointer),
-        ("entropy", _pointer),
-        ("sum_p2", _pointer),
-        ("column_mass", _pointer),
-        ("pooled_map", _pointer),
-        ("weights", _pointer),
-        ("weight_rows", _pointer),
-        ("stride", _int64),
-    ]
-
-
-class Execution(ctypes.Structure):
-    """rootdk_execution"""
-
-    _fields_ = [
-        ("struct_size", _size),
-        ("threads", _int32),
-        ("parallel_for", _pointer),
-        ("parallel_user", _pointer),
-        ("parallel_threads", _int32),
-        ("target", _pointer),
-        ("workspace_limit", _size),
-        ("stream", _pointer),
-        ("workspace", _pointer),
-        ("workspace_bytes", _size),
-    ]
-
-
-class AttentionSaved(ctypes.Structure):
-    """rootdk_attention_saved"""
-
-    _fields_ = [("struct_size", _size)] + [(name, _pointer) for name in ("q", "k", "v", "out", "lse", "entropy")]
-
-
-class AttentionUpstream(ctypes.Structure):
-    """rootdk_attention_upstream"""
-
-    _fields_ = [("struct_size", _size)] + [(name, _pointer) for name in ("out", "lse", "entropy")]
-
-
-GRADIENTS = ("q", "k", "v", "bias", "relative_table", "alibi_slopes", "sinks", "additive_v", "column_mass")
-
-
-class AttentionGradients(ctypes.Structure):
-    """rootdk_attention_gradients"""
-
-    _fields_ = [("struct_size", _size)] + [(name, _pointer) for name in GRADIENTS]
-
-
-class RopeParams(ctypes.Structure):
-    """rootdk_rope_params"""
-
-    _fields_ = [
-        ("struct_size", _size),
-        ("layout", _int32),
-        ("rotary_dim", _int64),
-        ("base", _double),
-        ("scaling", _int32),
-        ("factor", _double),
-        ("original_max_position", _int64),
-        ("beta_fast", _double),
-        ("beta_slow", _double),
-        ("truncate", _int32),
-        ("attention_factor", _double),
-        ("low_freq_factor", _double),
-        ("high_freq_factor", _double),
-        ("offset", _int64),
-    ]
-
+from ._structs import (
+    MAX_RANK,
+    AttendParams,
+    AttendStats,
+    AttentionGradients,
+    AttentionParams,
+    AttentionSaved,
+    AttentionStats,
+    AttentionUpstream,
+    Execution,
+    KvCacheConfig,
+    KvUsage,
+    RopeParams,
+    Tensor,
+)
+from ._structs import double as _double
+from ._structs import int32 as _int32
+from ._structs import int64 as _int64
+from ._structs import pointer as _pointer
+from ._structs import size as _size
 
 _CODES = {_int32: "i", _int64: "q", ctypes.c_uint64: "Q", _double: "d", _pointer: "P", _size: "N"}
 
@@ -159,31 +42,44 @@ def packer(structure: Type[ctypes.Structure]) -> struct.Struct:
     return result
 
 
-PARAMS, STATS, EXECUTION = packer(AttentionParams), packer(AttentionStats), packer(Execution)
-SAVED, UPSTREAM, GRADIENTS_STRUCT = packer(AttentionSaved), packer(AttentionUpstream), packer(AttentionGradients)
 TENSOR_SIZE = ctypes.sizeof(Tensor)
 # One packer a rank: (memory, offset, data, dtype, device_kind, device_index, rank, *shape, *strides).
 PACK_TENSOR: Tuple[Callable[..., None], ...] = tuple(
     struct.Struct("@Piiii" + 2 * f"{rank}q{8 * (MAX_RANK - rank)}x").pack_into for rank in range(MAX_RANK + 1)
 )
+TENSOR_SLOTS = 40
+
+
+class Place:
+    """Where a struct lies in every arena, behind the tensors, and how it is written there."""
+
+    _end = TENSOR_SLOTS * TENSOR_SIZE
+    __slots__ = ("offset", "size", "_pack_into")
+
+    def __init__(self, structure: Type[ctypes.Structure]) -> None:
+        pack = packer(structure)
+        self.offset, self.size, self._pack_into = Place._end, pack.size, pack.pack_into
+        Place._end += pack.size
+
+    def write(self, arena: "Arena", *fields: Any) -> int:
+        """Writes the fields behind struct_size, and gives the address of the struct."""
+        self._pack_into(arena.memory, self.offset, self.size, *fields)
+        return arena.base + self.offset
+
+
+PARAMS, STATS, EXECUTION = Place(AttentionParams), Place(AttentionStats), Place(Execution)
+SAVED, UPSTREAM, GRADIENTS_STRUCT = Place(AttentionSaved), Place(AttentionUpstream), Place(AttentionGradients)
+ATTEND_PARAMS, ATTEND_STATS, KV_CONFIG = Place(AttendParams), Place(AttendStats), Place(KvCacheConfig)
 
 
 class Arena:
     """The memory of one call's structs, at a fixed address: slots for tensors, then one place for each struct."""
 
-    SLOTS = 40
-    __slots__ = ("memory", "base", "params", "stats", "execution", "saved", "upstream", "gradients")
+    __slots__ = ("memory", "base")
 
     def __init__(self) -> None:
-        sizes = (PARAMS.size, STATS.size, EXECUTION.size, SAVED.size, UPSTREAM.size, GRADIENTS_STRUCT.size)
-        self.memory = ctypes.create_string_buffer(self.SLOTS * TENSOR_SIZE + sum(sizes))
+        self.memory = ctypes.create_string_buffer(Place._end)
         self.base = ctypes.addressof(self.memory)
-        offset = self.SLOTS * TENSOR_SIZE
-        offsets = []
-        for size in sizes:
-            offsets.append(offset)
-            offset += size
-        self.params, self.stats, self.execution, self.saved, self.upstream, self.gradients = offsets
 
 
 _arenas: List[Arena] = []
@@ -242,6 +138,7 @@ attention_workspace = _status_function("attention_workspace", *[_pointer] * 7)
 attention_backward_workspace = _status_function("attention_backward_workspace", *[_pointer] * 5)
 explain = _function("explain", ctypes.c_char_p, [_pointer] * 7)
 explain_backward = _function("explain_backward", ctypes.c_char_p, [_pointer] * 5)
+attention_params_init = _function("attention_params_init", None, [ctypes.POINTER(AttentionParams)])
 merge_states = _status_function("merge_states", *[_pointer] * 4)
 dropout_keeps = _function("dropout_keeps", _int32, [_double, ctypes.c_uint64] + [ctypes.c_uint32] * 4)
 rope_params_init = _function("rope_params_init", None, [ctypes.POINTER(RopeParams)])
@@ -257,6 +154,19 @@ t5_relative_table_backward = _status_function("t5_relative_table_backward", _poi
 alibi_slopes = _status_function("alibi_slopes", _pointer)
 transformer_xl_bias = _status_function("transformer_xl_bias", *[_pointer] * 4, _double, _int64)
 transformer_xl_bias_backward = _status_function("transformer_xl_bias_backward", *[_pointer] * 7, _double, _int64)
+kv_cache_config_init = _function("kv_cache_config_init", None, [ctypes.POINTER(KvCacheConfig)])
+attend_params_init = _function("attend_params_init", None, [ctypes.POINTER(AttendParams)])
+kv_cache_create = _status_function("kv_cache_create", _pointer, ctypes.POINTER(_pointer))
+kv_cache_destroy = _function("kv_cache_destroy", None, [_pointer])
+kv_usage_of = _status_function("kv_usage_of", _pointer, ctypes.POINTER(KvUsage))
+kv_open = _status_function("kv_open", _pointer, ctypes.POINTER(_int64))
+kv_fork = _status_function("kv_fork", _pointer, _int64, _int64, ctypes.POINTER(_int64))
+kv_close = _status_function("kv_close", _pointer, _int64)
+kv_length = _status_function("kv_length", _pointer, _int64, _int64, ctypes.POINTER(_int64))
+kv_trim = _status_function("kv_trim", _pointer, _int64, _int64)
+kv_evict = _status_function("kv_evict", _pointer, _int64, _int64, _int64)
+kv_append = _status_function("kv_append", *[_pointer] * 4, _size, _int64, _pointer, _pointer)
+kv_attend = _status_function("kv_attend", *[_pointer] * 4, _size, *[_pointer] * 3)
 
 _ERRORS: Dict[int, type] = {1: ValueError, 2: MemoryError, 3: RuntimeError}
 

@@ -8,9 +8,10 @@ import functools
 import sys
 from typing import Any, Callable, Dict, Optional, Sequence, Tuple, TypeVar
 
-from . import _abi, _buffer
-from ._abi import DTYPE_NAMES, DTYPE_SIZES, PACK_TENSOR
+from . import _buffer, _structs
+from ._abi import PACK_TENSOR
 from ._buffer import Buffer
+from ._structs import DTYPE_NAMES, DTYPE_SIZES
 
 Shape = Tuple[int, ...]
 
@@ -60,11 +61,11 @@ class Kind:
 
 def small_code(code: int) -> int:
     """The type of statistics and small float tensors beside a data type: f32, or f64 beside f64."""
-    return _abi.F64 if code == _abi.F64 else _abi.F32
+    return _structs.F64 if code == _structs.F64 else _structs.F32
 
 
 def _bad_rank(name: str, rank: int) -> ValueError:
-    return ValueError(f"rootdk: {name} has rank {rank}, expected 1 to {_abi.MAX_RANK}")
+    return ValueError(f"rootdk: {name} has rank {rank}, expected 1 to {_structs.MAX_RANK}")
 
 
 class NumpyKind(Kind):
@@ -73,13 +74,13 @@ class NumpyKind(Kind):
     def __init__(self, numpy: Any) -> None:
         self.numpy = numpy
         types = {
-            "float32": _abi.F32,
-            "float16": _abi.F16,
-            "float64": _abi.F64,
-            "int32": _abi.I32,
-            "int64": _abi.I64,
-            "bool": _abi.BOOL,
-            "int8": _abi.I8,
+            "float32": _structs.F32,
+            "float16": _structs.F16,
+            "float64": _structs.F64,
+            "int32": _structs.I32,
+            "int64": _structs.I64,
+            "bool": _structs.BOOL,
+            "int8": _structs.I8,
         }
         self._codes: Dict[Any, int] = {numpy.dtype(name): code for name, code in types.items()}
         self._types = {code: dtype for dtype, code in self._codes.items()}
@@ -92,8 +93,8 @@ class NumpyKind(Kind):
         if code is not None:
             return code
         if x.dtype.name == "bfloat16" and x.dtype.itemsize == 2:  # ml_dtypes and those who speak like it
-            self._types.setdefault(_abi.BF16, x.dtype)
-            return self._codes.setdefault(x.dtype, _abi.BF16)
+            self._types.setdefault(_structs.BF16, x.dtype)
+            return self._codes.setdefault(x.dtype, _structs.BF16)
         raise TypeError(f"rootdk: {name} has the type {x.dtype}, which is none of " + ", ".join(DTYPE_NAMES))
 
     def pack(self, memory: Any, offset: int, x: Any, name: str, rank: int = 0) -> None:
@@ -112,7 +113,7 @@ class NumpyKind(Kind):
         if rank > len(shape):
             shape, strides = _padded(shape, tuple(strides), rank)  # type: ignore[assignment]
         count = len(shape)
-        if not 0 < count <= _abi.MAX_RANK:
+        if not 0 < count <= _structs.MAX_RANK:
             raise _bad_rank(name, count)
         PACK_TENSOR[count](memory, offset, address, code, 0, 0, count, *shape, *strides)
 
@@ -135,14 +136,14 @@ class TorchKind(Kind):
     def __init__(self, torch: Any) -> None:
         self.torch = torch
         self._codes = {
-            torch.float32: _abi.F32,
-            torch.bfloat16: _abi.BF16,
-            torch.float16: _abi.F16,
-            torch.float64: _abi.F64,
-            torch.int32: _abi.I32,
-            torch.int64: _abi.I64,
-            torch.bool: _abi.BOOL,
-            torch.int8: _abi.I8,
+            torch.float32: _structs.F32,
+            torch.bfloat16: _structs.BF16,
+            torch.float16: _structs.F16,
+            torch.float64: _structs.F64,
+            torch.int32: _structs.I32,
+            torch.int64: _structs.I64,
+            torch.bool: _structs.BOOL,
+            torch.int8: _structs.I8,
         }
         self._types = {code: dtype for dtype, code in self._codes.items()}
         self._plain = (torch.Tensor, torch.nn.Parameter)
@@ -166,14 +167,14 @@ class TorchKind(Kind):
         if not x.is_cpu:
             if not x.is_cuda:
                 raise TypeError(f"rootdk: {name} lies on {x.device}, neither on the CPU nor on CUDA")
-            kind, index = _abi.CUDA, x.device.index
+            kind, index = _structs.CUDA, x.device.index
         if x.layout is not self.torch.strided:
             raise TypeError(f"rootdk: {name} has the layout {x.layout}, expected {self.torch.strided}")
         shape, strides = x.shape, x.stride()
         if rank > len(shape):
             shape, strides = _padded(tuple(shape), strides, rank)
         count = len(shape)
-        if not 0 < count <= _abi.MAX_RANK:
+        if not 0 < count <= _structs.MAX_RANK:
             raise _bad_rank(name, count)
         PACK_TENSOR[count](memory, offset, x.data_ptr(), code, kind, index, count, *shape, *strides)
 
@@ -210,7 +211,7 @@ class BufferKind(Kind):
     def pack(self, memory: Any, offset: int, x: Any, name: str, rank: int = 0) -> None:
         shape, strides = _padded(x.shape, x.strides, rank)
         count = len(shape)
-        if not 0 < count <= _abi.MAX_RANK:
+        if not 0 < count <= _structs.MAX_RANK:
             raise _bad_rank(name, count)
         PACK_TENSOR[count](memory, offset, x.address, x.code, 0, 0, count, *shape, *strides)
 
@@ -225,7 +226,7 @@ class BufferKind(Kind):
         return result
 
     def to_int32(self, x: Any) -> Any:
-        return self.from_list(_nested_list(x), _abi.I32, x) if x.code == _abi.I64 else x
+        return self.from_list(_nested_list(x), _structs.I32, x) if x.code == _structs.I64 else x
 
     def writable(self, x: Any) -> bool:
         return bool(x.writable)
@@ -322,7 +323,7 @@ def _to_numpy(result: Any) -> Any:
     """For objects whose library is unknown: a NumPy array where NumPy is there and has the type, else the result itself,
     which speaks DLPack."""
     numpy = sys.modules.get("numpy")
-    if numpy is None or not isinstance(result, Buffer) or result.code == _abi.BF16:
+    if numpy is None or not isinstance(result, Buffer) or result.code == _structs.BF16:
         return result
     return numpy.from_dlpack(result)
 

@@ -1,17 +1,19 @@
 """attention, attention_backward, explain and merge_states over NumPy arrays, PyTorch tensors and anything like them."""
 
-import ctypes
 import json
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
-from . import _abi
+from . import _abi, _structs
 from ._abi import give_arena, take_arena
 from ._arrays import Kind, kind_of, require_kind, small_code, takes_any_array
-from ._params import OFFSETS, DIFFERENTIABLE, Params, Window, write_execution, write_output, write_qkv, write_tensor
+from ._cuda import run_on_stream
+from ._params import ATTENTION, DIFFERENTIABLE, AttentionOptions, Pair, Params, spells_out, write_execution
 from ._result import AttentionResult
+from ._slots import K, V, write_output, write_qkv, write_tensor
 from ._stats import StatsRequest, write_stats
 
-_K, _V, _OUT = OFFSETS["k"], OFFSETS["v"], OFFSETS["out"]
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 def _have_rank_4(q: Any, k: Any, v: Any) -> bool:
@@ -19,29 +21,23 @@ def _have_rank_4(q: Any, k: Any, v: Any) -> bool:
     return len(q.shape) == len(k.shape) == len(v.shape) == 4
 
 
-class _OnStream:
-    """A CUDA call: PyTorch's current stream on the device of q, and scratch memory from PyTorch's allocator, which may
-    hand it out again as soon as the stream has passed the call."""
-
-    def __init__(self, kind: Any, q: Any) -> None:
-        self.torch, self.device = kind.torch, q.device
-        self.stream = self.torch.cuda.current_stream(q.device).cuda_stream
-
-    def run(
-        self,
-        arena: _abi.Arena,
-        function: Any,
-        workspace: Any,
-        arguments: Tuple[int, ...],
-        target: Optional[str],
-        threads: Optional[int],
-    ) -> int:
-        with self.torch.cuda.device(self.device):
-            size = ctypes.c_size_t()
-            _abi.check(workspace(*arguments, ctypes.addressof(size)))
-            scratch = self.torch.empty(size.value, dtype=self.torch.uint8, device=self.device)
-            execution = write_execution(arena, target, threads, 0, self.stream, scratch.data_ptr(), size.value)
-            return int(function(*arguments, execution))
+def run_c(
+    arena: _abi.Arena,
+    kind: Kind,
+    q: Any,
+    function: Any,
+    workspace: Any,
+    arguments: Tuple[int, ...],
+    target: Optional[str],
+    threads: Optional[int],
+) -> None:
+    """Calls a function of the C ABI where q lies. `workspace` is the function that tells its scratch memory."""
+    if kind.is_cuda(q):
+        status = run_on_stream(arena, kind, q, function, workspace, arguments, target, threads)
+    else:
+        status = function(*arguments, write_execution(arena, target, threads))
+    if status:
+        _abi.check(status)
 
 
 def run_forward(
@@ -69,53 +65,28 @@ def run_forward(
             if stats is not None:
                 arrays = stats.allocate(kind, q, k)
                 stats_at = write_stats(arena, kind, arrays, stats.stride)
-        arguments = (base, base + _K, base + _V, out_at, params_at, stats_at)
-        if kind.is_cuda(q):
-            status = _OnStream(kind, q).run(arena, _abi.attention, _abi.attention_workspace, arguments, target, threads)
-        else:
-            status = _abi.attention(*arguments, write_execution(arena, target, threads))
-        if status:
-            _abi.check(status)
+        arguments = (base, base + K, base + V, out_at, params_at, stats_at)
+        run_c(arena, kind, q, _abi.attention, _abi.attention_workspace, arguments, target, threads)
         return out, arrays
     finally:
         give_arena(arena)
 
 
 @takes_any_array
+@spells_out(ATTENTION)
 def attention(
     q: Any,
     k: Any,
     v: Any,
     *,
-    causal: bool = False,
-    window: Window = None,
-    scale: Union[None, str, float] = None,
-    temperature: float = 1.0,
-    softcap: Optional[float] = None,
-    score: str = "dot",
-    bias: Any = None,
-    mask: Any = None,
-    block_mask: Any = None,
-    block_size: Union[None, int, Tuple[int, int]] = None,
-    kv_lengths: Any = None,
-    q_starts: Any = None,
-    kv_starts: Any = None,
-    max_q_len: int = 0,
-    max_kv_len: int = 0,
-    relative_table: Any = None,
-    relative_zero: int = 0,
-    alibi_slopes: Any = None,
-    sinks: Any = None,
-    additive_v: Any = None,
-    dropout: float = 0.0,
-    seed: int = 0,
     out: Any = None,
     stats: Union[bool, str, Sequence[str]] = False,
-    map_size: Union[None, int, Tuple[int, int]] = None,
+    map_size: Optional[Pair] = None,
     weights: Any = False,
     stats_stride: int = 1,
     target: Optional[str] = None,
     threads: Optional[int] = None,
+    **options: "Unpack[AttentionOptions]",
 ) -> Any:
     """Scaled dot-product attention, softmax(q k^T scale / temperature + bias) v, without the n x n matrix.
 
@@ -153,30 +124,7 @@ def attention(
     Raises ValueError or TypeError, with the values in the message, before anything is written."""
     kind = kind_of(q, "q")
     request = StatsRequest.make(stats, map_size, weights, stats_stride)
-    params = Params(
-        causal,
-        window,
-        scale,
-        temperature,
-        softcap,
-        score,
-        bias,
-        mask,
-        block_mask,
-        block_size,
-        kv_lengths,
-        q_starts,
-        kv_starts,
-        max_q_len,
-        max_kv_len,
-        relative_table,
-        relative_zero,
-        alibi_slopes,
-        sinks,
-        additive_v,
-        dropout,
-        seed,
-    )
+    params = Params(options)
     if kind.needs_operator(q, k, v, params.tensors):
         from .torch import _operator
 
@@ -188,6 +136,7 @@ def attention(
 
 
 @takes_any_array
+@spells_out(ATTENTION)
 def attention_backward(
     grad_out: Any,
     q: Any,
@@ -202,20 +151,20 @@ def attention_backward(
     gradients: Sequence[str] = ("q", "k", "v"),
     target: Optional[str] = None,
     threads: Optional[int] = None,
-    **params: Any,
+    **options: "Unpack[AttentionOptions]",
 ) -> Dict[str, Any]:
     """The gradients of attention: a dict with an array for each name in `gradients`, out of q, k, v, bias,
     relative_table, alibi_slopes, sinks, additive_v and column_mass (the forward statistic as a by-product).
 
-    out and lse come from the forward call (stats="lse"), params are those of the forward call. grad_lse and
+    out and lse come from the forward call (stats="lse"), options are those of the forward call. grad_lse and
     grad_entropy are the gradients of the loss for these statistics; the latter needs entropy."""
     kind = kind_of(q, "q")
     for name in gradients:
-        if name not in _abi.GRADIENTS:
-            raise ValueError(f"rootdk: gradients has {name!r}, expected some of {', '.join(_abi.GRADIENTS)}")
+        if name not in _structs.GRADIENTS:
+            raise ValueError(f"rootdk: gradients has {name!r}, expected some of {', '.join(_structs.GRADIENTS)}")
     saved = {"q": q, "k": k, "v": v, "out": out, "lse": lse, "entropy": entropy}
     upstream = {"out": grad_out, "lse": grad_lse, "entropy": grad_entropy}
-    return run_backward(kind, saved, upstream, Params(**params), tuple(gradients), target, threads)
+    return run_backward(kind, saved, upstream, Params(options), tuple(gradients), target, threads)
 
 
 def run_backward(
@@ -230,9 +179,9 @@ def run_backward(
     q, k = saved["q"], saved["k"]
     arena = take_arena()
     try:
-        memory, base = arena.memory, arena.base
+        base = arena.base
         write_qkv(arena, kind, q, k, saved["v"])
-        saved_at = [base, base + _K, base + _V]
+        saved_at = [base, base + K, base + V]
         saved_at += [write_tensor(arena, kind, name, saved[name], name) for name in ("out", "lse", "entropy")]
         upstream_at = [
             write_tensor(arena, kind, "upstream." + name, upstream[name], "grad_" + name)
@@ -242,19 +191,16 @@ def run_backward(
         results = _allocate_gradients(kind, saved, params, names)
         gradients_at = [
             write_tensor(arena, kind, "grad." + name, results.get(name), name, 4 if name == "bias" else 0)
-            for name in _abi.GRADIENTS
+            for name in _structs.GRADIENTS
         ]
-        _abi.SAVED.pack_into(memory, arena.saved, _abi.SAVED.size, *saved_at)
-        _abi.UPSTREAM.pack_into(memory, arena.upstream, _abi.UPSTREAM.size, *upstream_at)
-        _abi.GRADIENTS_STRUCT.pack_into(memory, arena.gradients, _abi.GRADIENTS_STRUCT.size, *gradients_at)
-        arguments = (base + arena.saved, base + arena.upstream, base + arena.gradients, params_at)
-        if kind.is_cuda(q):
-            status = _OnStream(kind, q).run(
-                arena, _abi.attention_backward, _abi.attention_backward_workspace, arguments, target, threads
-            )
-        else:
-            status = _abi.attention_backward(*arguments, write_execution(arena, target, threads))
-        _abi.check(status)
+        arguments = (
+            _abi.SAVED.write(arena, *saved_at),
+            _abi.UPSTREAM.write(arena, *upstream_at),
+            _abi.GRADIENTS_STRUCT.write(arena, *gradients_at),
+            params_at,
+        )
+        workspace = _abi.attention_backward_workspace
+        run_c(arena, kind, q, _abi.attention_backward, workspace, arguments, target, threads)
         return results
     finally:
         give_arena(arena)
@@ -262,13 +208,12 @@ def run_backward(
 
 def _allocate_gradients(kind: Kind, saved: Dict[str, Any], params: Params, names: Tuple[str, ...]) -> Dict[str, Any]:
     results = {}
-    tensors = params.tensors or {}
     for name in names:
         if name == "column_mass":
             q, k = saved["q"], saved["k"]
             results[name] = kind.empty((*q.shape[:2], k.shape[2]), small_code(kind.code(q, "q")), q)
             continue
-        source = tensors.get(name) if name in DIFFERENTIABLE else saved[name]
+        source = params.tensors.get(name) if name in DIFFERENTIABLE else saved[name]
         if source is None:
             raise ValueError(f"attention_backward: a gradient of {name} is asked for, but {name} is not given")
         results[name] = kind.empty(tuple(source.shape), kind.code(source, name), source)
@@ -289,27 +234,28 @@ class Explanation(NamedTuple):
 
 
 @takes_any_array
+@spells_out(ATTENTION)
 def explain(
     q: Any,
     k: Any,
     v: Any,
     *,
     stats: Union[bool, str, Sequence[str]] = False,
-    map_size: Union[None, int, Tuple[int, int]] = None,
+    map_size: Optional[Pair] = None,
     weights: Any = False,
     target: Optional[str] = None,
     threads: Optional[int] = None,
-    **params: Any,
+    **options: "Unpack[AttentionOptions]",
 ) -> Explanation:
     """Which implementation attention(q, k, v, ...) would use, and why not the others. Bad arguments are no error here:
     the explanation then says what the call would say."""
     kind = kind_of(q, "q")
-    parameters = Params(**params)
+    params = Params(options)
     arena = take_arena()
     try:
         base = arena.base
         write_qkv(arena, kind, q, k, v)
-        params_at = parameters.write(arena, kind, q)
+        params_at = params.write(arena, kind, q)
         out_at = stats_at = 0
         request = StatsRequest.make(stats, map_size, weights, 1)
         if _have_rank_4(q, k, v):
@@ -318,7 +264,7 @@ def explain(
             if request is not None:
                 stats_at = write_stats(arena, kind, request.allocate(kind, q, k), 1)
         text = _abi.explain(
-            base, base + _K, base + _V, out_at, params_at, stats_at, write_execution(arena, target, threads)
+            base, base + K, base + V, out_at, params_at, stats_at, write_execution(arena, target, threads)
         )
     finally:
         give_arena(arena)

@@ -3,7 +3,7 @@
 import ctypes
 from typing import Any, Dict, Optional, Tuple
 
-from . import _abi
+from . import _structs
 
 
 class _DLTensor(ctypes.Structure):
@@ -29,19 +29,19 @@ DLPACK_CPU, DLPACK_CUDA, DLPACK_CUDA_HOST = 1, 2, 3
 _CAPSULE_NAME = b"dltensor"
 # (type code, bits) of DLPack for each dtype of ours: float 2, bfloat 4, int 0, bool 6.
 _DLPACK_TYPES = {
-    _abi.F32: (2, 32),
-    _abi.BF16: (4, 16),
-    _abi.F16: (2, 16),
-    _abi.F64: (2, 64),
-    _abi.I32: (0, 32),
-    _abi.I64: (0, 64),
-    _abi.BOOL: (6, 8),
-    _abi.I8: (0, 8),
+    _structs.F32: (2, 32),
+    _structs.BF16: (4, 16),
+    _structs.F16: (2, 16),
+    _structs.F64: (2, 64),
+    _structs.I32: (0, 32),
+    _structs.I64: (0, 64),
+    _structs.BOOL: (6, 8),
+    _structs.I8: (0, 8),
 }
 _FROM_DLPACK = {value: key for key, value in _DLPACK_TYPES.items()}
-_FORMATS = {_abi.F32: "f", _abi.F64: "d", _abi.I32: "i", _abi.I64: "q", _abi.BOOL: "?", _abi.I8: "b"}
+_FORMATS = {_structs.F32: "f", _structs.F64: "d", _structs.I32: "i", _structs.I64: "q", _structs.BOOL: "?", _structs.I8: "b"}
 _FROM_FORMAT = {value: key for key, value in _FORMATS.items()}
-_FROM_FORMAT.update({"e": _abi.F16, "l": _abi.I64})
+_FROM_FORMAT.update({"e": _structs.F16, "l": _structs.I64})
 
 
 def contiguous_strides(shape: Tuple[int, ...]) -> Tuple[int, ...]:
@@ -79,13 +79,13 @@ class Buffer:
         count = 1
         for size in shape:
             count *= size
-        memory = ctypes.create_string_buffer(max(1, count * _abi.DTYPE_SIZES[code]) + 63)
+        memory = ctypes.create_string_buffer(max(1, count * _structs.DTYPE_SIZES[code]) + 63)
         address = (ctypes.addressof(memory) + 63) & ~63
         return cls(address, code, shape, contiguous_strides(shape), memory)
 
     @property
     def dtype(self) -> str:
-        return _abi.DTYPE_NAMES[self.code]
+        return _structs.DTYPE_NAMES[self.code]
 
     def __repr__(self) -> str:
         return f"rootdk.Buffer({self.dtype} {list(self.shape)})"
@@ -103,7 +103,7 @@ class Buffer:
             count *= size
         if self.strides != contiguous_strides(self.shape):
             raise ValueError(f"rootdk: a view with the strides {list(self.strides)} is not contiguous")
-        size = _abi.DTYPE_SIZES[self.code]
+        size = _structs.DTYPE_SIZES[self.code]
         memory = (ctypes.c_char * (count * size)).from_address(self.address)
         memory._owner = self  # type: ignore[attr-defined]
         format: Any = _FORMATS.get(self.code, "H")
@@ -124,7 +124,7 @@ def from_dlpack(x: Any, name: str) -> Buffer:
     if code is None:
         raise TypeError(
             f"rootdk: {name} has the DLPack type (code {tensor.code}, {tensor.bits} bits, {tensor.lanes} "
-            "lanes), which is none of " + ", ".join(_abi.DTYPE_NAMES)
+            "lanes), which is none of " + ", ".join(_structs.DTYPE_NAMES)
         )
     shape = tuple(tensor.shape[: tensor.ndim])
     strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else contiguous_strides(shape)

@@ -1,21 +1,16 @@
 """Positional encodings: those added to the input, those that rotate q and k, and those that enter the logits."""
 
 import ctypes
-from typing import Any, Dict, NamedTuple, Tuple
+from typing import Any, NamedTuple, Tuple
 
-from . import _abi
+from . import _abi, _structs
 from ._arrays import Kind, kind_of, takes_any_array
 from ._attention import call_with_tensors
+from ._params import choice
 
 _ROPE_LAYOUTS = {"half_split": 0, "interleaved": 1}
 _ROPE_SCALINGS = {"none": 0, "linear": 1, "ntk": 2, "yarn": 3, "llama3": 4}
 _SINUSOIDAL_LAYOUTS = {"interleaved": 0, "concatenated": 1}
-
-
-def _choice(value: str, choices: Dict[str, int], name: str) -> int:
-    if value not in choices:
-        raise ValueError(f"rootdk: {name} is {value!r}, expected one of {', '.join(choices)}")
-    return choices[value]
 
 
 class RopeParams(NamedTuple):
@@ -35,11 +30,11 @@ class RopeParams(NamedTuple):
     high_freq_factor: float = 4.0
     offset: int = 0  # position of the first row where no positions are given
 
-    def to_c(self) -> _abi.RopeParams:
+    def to_c(self) -> _structs.RopeParams:
         values = self._asdict()
-        values["layout"] = _choice(self.layout, _ROPE_LAYOUTS, "layout")
-        values["scaling"] = _choice(self.scaling, _ROPE_SCALINGS, "scaling")
-        return _abi.RopeParams(struct_size=ctypes.sizeof(_abi.RopeParams), **values)
+        values["layout"] = choice(self.layout, _ROPE_LAYOUTS, "layout")
+        values["scaling"] = choice(self.scaling, _ROPE_SCALINGS, "scaling")
+        return _structs.RopeParams(struct_size=ctypes.sizeof(_structs.RopeParams), **values)
 
 
 def _positions(kind: Kind, positions: Any, like: Any) -> Any:
@@ -47,7 +42,7 @@ def _positions(kind: Kind, positions: Any, like: Any) -> Any:
     if positions is None:
         return None
     if isinstance(positions, (list, tuple, range)):
-        positions = kind.from_list(list(positions), _abi.I64, like)
+        positions = kind.from_list(list(positions), _structs.I64, like)
     return positions
 
 
@@ -127,7 +122,7 @@ def sinusoidal_positions(
     call_with_tensors(
         kind_of(out, "out"),
         _abi.sinusoidal_positions,
-        _choice(layout, _SINUSOIDAL_LAYOUTS, "layout"),
+        choice(layout, _SINUSOIDAL_LAYOUTS, "layout"),
         float(base),
         int(offset),
         out=out,

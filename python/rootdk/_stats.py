@@ -2,9 +2,10 @@
 
 from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple, Union
 
-from . import _abi
+from . import _abi, _structs
 from ._arrays import Kind, small_code
-from ._params import pair, write_tensor
+from ._params import Pair, pair
+from ._slots import write_tensor
 
 ROW_STATS = ("lse", "max_logit", "max_weight", "entropy", "sum_p2")
 
@@ -21,7 +22,7 @@ class StatsRequest(NamedTuple):
     def make(
         cls,
         stats: Union[bool, str, Sequence[str]],
-        map_size: Union[None, int, Tuple[int, int]],
+        map_size: Optional[Pair],
         weights: Any,
         stride: int,
     ) -> Optional["StatsRequest"]:
@@ -57,7 +58,7 @@ class StatsRequest(NamedTuple):
             rows = q_len
             if self.weights is not True:
                 chosen = self.weights
-                chosen = kind.from_list(chosen, _abi.I32, q) if isinstance(chosen, (list, tuple, range)) else chosen
+                chosen = kind.from_list(chosen, _structs.I32, q) if isinstance(chosen, (list, tuple, range)) else chosen
                 arrays["weight_rows"] = kind.to_int32(chosen)
                 rows = arrays["weight_rows"].shape[0]
             arrays["weights"] = kind.empty((batch, heads, rows, kv_len), code, q)
@@ -69,5 +70,4 @@ _STATS_FIELDS = ROW_STATS + ("column_mass", "pooled_map", "weights", "weight_row
 
 def write_stats(arena: _abi.Arena, kind: Kind, arrays: Dict[str, Any], stride: int) -> int:
     addresses = [write_tensor(arena, kind, name, arrays.get(name), name) for name in _STATS_FIELDS]
-    _abi.STATS.pack_into(arena.memory, arena.stats, _abi.STATS.size, *addresses, stride)
-    return arena.base + arena.stats
+    return _abi.STATS.write(arena, *addresses, stride)

@@ -6,7 +6,7 @@ import torch
 
 from .._arrays import TorchKind, kind_of
 from .._attention import run_backward, run_forward
-from .._params import DIFFERENTIABLE, TENSORS, Params
+from .._params import DIFFERENTIABLE, INTEGER_TENSORS, TENSORS, Params
 from .._stats import ROW_STATS, StatsRequest
 
 # (schema type, name) of what follows q, k and v. Numbers travel in two lists: PyTorch's bookkeeping grows with the
@@ -27,14 +27,12 @@ def flatten(
     params: Params, request: Optional[StatsRequest], target: Optional[str], threads: Optional[int], like: torch.Tensor
 ) -> List[Any]:
     """Everything after q, k and v. lse is always computed: the gradient needs it."""
-    tensors: Dict[str, Any] = dict(params.tensors or {})
+    tensors: Dict[str, Any] = dict(params.tensors)
     request = request or StatsRequest()
     chosen = None if isinstance(request.weights, bool) else request.weights
     for name, x in tensors.items():
         if not isinstance(x, torch.Tensor):
-            tensors[name] = _as_tensor(
-                x, torch.int32 if name in ("kv_lengths", "q_starts", "kv_starts") else None, like
-            )
+            tensors[name] = _as_tensor(x, torch.int32 if name in INTEGER_TENSORS else None, like)
     if chosen is not None and not isinstance(chosen, torch.Tensor):
         chosen = torch.tensor(list(chosen), dtype=torch.int32, device=like.device)
     *integers, seed = params.integers
@@ -52,7 +50,7 @@ def flatten(
             request.stride,
             threads or 0,
         ],
-        list(params.factors),
+        params.factors,
         ",".join(request.names),
         target or "",
     ]
@@ -72,7 +70,7 @@ def _unflatten(flat: Flat) -> Tuple[Params, Optional[torch.Tensor], Sequence[int
     seed_tensor, weight_rows = tensors[len(TENSORS) :]
     *numbers, seed = integers[:-N_OWN_INTEGERS]
     seed = (seed if seed_tensor is None else int(seed_tensor)) & 0xFFFFFFFFFFFFFFFF
-    return Params.from_numbers((*numbers, seed), tuple(factors), given), weight_rows, integers[-N_OWN_INTEGERS:]
+    return Params.from_numbers((*numbers, seed), factors, given), weight_rows, integers[-N_OWN_INTEGERS:]
 
 
 def _kind(q: torch.Tensor) -> TorchKind:

@@ -4,7 +4,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 import torch
 
-from .._params import Params
+from .._params import ATTENTION, Pair, Params, spells_out
 from .._result import AttentionResult
 from .._stats import StatsRequest
 from . import _kernels
@@ -138,21 +138,22 @@ def run(
     return AttentionResult(outputs["out"], arrays)
 
 
+@spells_out(ATTENTION)
 def attention(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
     *,
     stats: Union[bool, str, Sequence[str]] = False,
-    map_size: Union[None, int, Tuple[int, int]] = None,
+    map_size: Optional[Pair] = None,
     weights: Any = False,
     stats_stride: int = 1,
     target: Optional[str] = None,
     threads: Optional[int] = None,
-    **params: Any,
+    **options: Any,
 ) -> Union[torch.Tensor, AttentionResult]:
     """rootdk.attention as an operator of PyTorch: the same arguments, with gradients for q, k, v, bias, relative_table,
     alibi_slopes, sinks and additive_v, and through the statistics lse and entropy. `seed` may be a tensor of one
     integer, so that a compiled function draws a new one in each call."""
     request = StatsRequest.make(stats, map_size, weights, stats_stride)
-    return run(q, k, v, Params(**params), request, target, threads)
+    return run(q, k, v, Params(options), request, target, threads)

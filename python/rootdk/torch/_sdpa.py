@@ -89,7 +89,17 @@ def scaled_dot_product_attention(
                 else (attn_mask.to(q.dtype))
             )
     seed: Any = torch.randint(2**62, ()) if dropout_p > 0 else 0
-    params = Params(causal=is_causal, window=window, scale=scale, mask=mask, bias=bias, dropout=dropout_p, seed=seed)
+    params = Params(
+        {
+            "causal": is_causal,
+            "window": window,
+            "scale": scale,
+            "mask": mask,
+            "bias": bias,
+            "dropout": dropout_p,
+            "seed": seed,
+        }
+    )
     kind = kind_of(q, "query")
     if kind.needs_operator(q, k, v, params.tensors):
         out = _operator.run(q, k, v, params, None, None, None)

@@ -13,6 +13,7 @@ and gives back the kind it was given. `rootdk.torch` has PyTorch operators with 
 from ._abi import version as _version
 from ._attention import Explanation, attention, attention_backward, dropout_keeps, explain, merge_states
 from ._buffer import Buffer
+from ._kv_cache import KvCache, KvSequence, KvUsage
 from ._positions import (
     RopeParams,
     add_learned_positions,
@@ -37,6 +38,9 @@ __all__ = [
     "Buffer",
     "Explanation",
     "HeadSummary",
+    "KvCache",
+    "KvSequence",
+    "KvUsage",
     "RopeParams",
     "add_learned_positions",
     "add_learned_positions_backward",

@@ -1,7 +1,7 @@
 """attention, attention_backward, explain and merge_states over NumPy arrays, PyTorch tensors and anything like them."""
 
 import json
-from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from . import _abi, _structs
 from ._abi import give_arena, take_arena
@@ -10,7 +10,7 @@ from ._cuda import run_on_stream
 from ._params import ATTENTION, DIFFERENTIABLE, AttentionOptions, Pair, Params, spells_out, write_execution
 from ._result import AttentionResult
 from ._slots import K, V, write_output, write_qkv, write_tensor
-from ._stats import StatsRequest, write_stats
+from ._stats import Stats, StatsRequest, write_stats
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -80,7 +80,7 @@ def attention(
     v: Any,
     *,
     out: Any = None,
-    stats: Union[bool, str, Sequence[str]] = False,
+    stats: Stats = False,
     map_size: Optional[Pair] = None,
     weights: Any = False,
     stats_stride: int = 1,
@@ -240,7 +240,7 @@ def explain(
     k: Any,
     v: Any,
     *,
-    stats: Union[bool, str, Sequence[str]] = False,
+    stats: Stats = False,
     map_size: Optional[Pair] = None,
     weights: Any = False,
     target: Optional[str] = None,

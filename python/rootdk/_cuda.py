@@ -48,7 +48,8 @@ def run_on_stream(
     target: Optional[str],
     threads: Optional[int],
 ) -> int:
-    """The status of function(*arguments, execution) on the device of q."""
+    """The status of function(*arguments, execution) on the device of q. Without a `workspace` function that tells how
+    much scratch a call wants, _KEPT_BYTES must do."""
     torch, device = kind.torch, q.get_device()
 
     def run(scratch: Any, size: int) -> int:
@@ -62,10 +63,11 @@ def run_on_stream(
             if kept is None:
                 kept = _kept.by_stream[device, stream] = _new_scratch(torch, device, _KEPT_BYTES)
             status = run(kept, _KEPT_BYTES)
-            if not status:
-                return 0
+            if not status or workspace is None:
+                return status
         # Asks for what is needed, and says what is wrong where the call cannot run at all. PyTorch may hand the scratch
         # out again as soon as the stream has passed the call.
-        size = ctypes.c_size_t()
-        _abi.check(workspace(*arguments, ctypes.addressof(size)))
+        size = ctypes.c_size_t(_KEPT_BYTES)
+        if workspace is not None:
+            _abi.check(workspace(*arguments, ctypes.addressof(size)))
         return run(_new_scratch(torch, device, size.value), size.value)

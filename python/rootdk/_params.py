@@ -77,8 +77,12 @@ class Form:
 
     def default_of(self, option: str) -> Any:
         """The default as a reader writes it; None where the library decides."""
-        value = self.defaults[self.index[option]] if option in self.index and option not in self.tensors else None
-        return bool(value) if self.options[option] is bool else None if option in ("scale", "softcap") else value
+        if option in self.tensors or option not in self.index or option in ("scale", "softcap"):
+            return None
+        value = self.defaults[self.index[option]]
+        if option == "score":
+            return next(name for name, number in _structs.SCORES.items() if number == value)
+        return bool(value) if self.options[option] is bool else value
 
 
 ATTENTION = Form(

@@ -10,6 +10,20 @@ from ._slots import write_tensor
 ROW_STATS = ("lse", "max_logit", "max_weight", "entropy", "sum_p2")
 
 
+Stats = Union[bool, str, Sequence[str]]
+
+
+def stat_names(stats: Stats, known: Tuple[str, ...]) -> Tuple[str, ...]:
+    """The statistics that are asked for by name, or all with True."""
+    if stats is True:
+        return known
+    names = () if not stats else (stats,) if isinstance(stats, str) else tuple(stats)
+    for name in names:
+        if name not in known:
+            raise ValueError(f"rootdk: stats has {name!r}, expected some of {', '.join(known)}")
+    return names
+
+
 class StatsRequest(NamedTuple):
     """Which statistics a call computes."""
 
@@ -21,7 +35,7 @@ class StatsRequest(NamedTuple):
     @classmethod
     def make(
         cls,
-        stats: Union[bool, str, Sequence[str]],
+        stats: Stats,
         map_size: Optional[Pair],
         weights: Any,
         stride: int,
@@ -30,16 +44,7 @@ class StatsRequest(NamedTuple):
         wants_weights = weights is not None and weights is not False
         if not stats and map_size is None and not wants_weights:
             return None
-        names: Tuple[str, ...] = ()
-        if stats is True:
-            names = ROW_STATS + ("column_mass",)
-        elif stats:
-            names = (stats,) if isinstance(stats, str) else tuple(stats)
-            for name in names:
-                if name not in ROW_STATS + ("column_mass",):
-                    raise ValueError(
-                        f"rootdk: stats has {name!r}, expected some of " + ", ".join(ROW_STATS + ("column_mass",))
-                    )
+        names = stat_names(stats, ROW_STATS + ("column_mass",))
         return cls(
             names, None if map_size is None else pair(map_size, "map_size"), weights if wants_weights else False, stride
         )

@@ -6,7 +6,7 @@ import torch
 
 from .._params import ATTENTION, Pair, Params, spells_out
 from .._result import AttentionResult
-from .._stats import StatsRequest
+from .._stats import Stats, StatsRequest
 from . import _kernels
 from ._kernels import N_TENSORS, NUMBER_ARGUMENTS, OUTPUTS, TENSOR_ARGUMENTS, TEXT_ARGUMENTS, WITH_GRADIENT
 
@@ -144,7 +144,7 @@ def attention(
     k: torch.Tensor,
     v: torch.Tensor,
     *,
-    stats: Union[bool, str, Sequence[str]] = False,
+    stats: Stats = False,
     map_size: Optional[Pair] = None,
     weights: Any = False,
     stats_stride: int = 1,

@@ -1,0 +1,339 @@
+"""KvCache: keys and values kept between calls, and attention of new tokens over them."""
+
+import ctypes
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple, Union
+
+from . import _abi, _structs
+from ._abi import give_arena, take_arena
+from ._arrays import Kind, kind_of, require_kind, small_code, takes_any_array
+from ._attention import run_c
+from ._params import ATTEND, AttendOptions, Params, choice, spells_out
+from ._positions import RopeParams
+from ._result import AttentionResult
+from ._slots import K, write_output, write_tensor
+from ._stats import ROW_STATS, Stats, stat_names
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+_LAYOUTS = {"contiguous": 0, "paged": 1}
+_DTYPES = {"f32": _structs.F32, "bf16": _structs.BF16, "f16": _structs.F16, "i8": _structs.I8}
+_DTYPE_NAMES = {"float32": "f32", "bfloat16": "bf16", "float16": "f16", "int8": "i8"}
+
+
+class KvUsage(NamedTuple):
+    """What a cache holds."""
+
+    sequences: int  # open
+    pages: int  # in the pool
+    free_pages: int  # of these
+    shared_pages: int  # held by more than one sequence
+    bytes: int  # of keys, values and scales
+
+
+# A sequence that takes all rows of a call, or for each sequence in turn: itself (one row), (sequence, rows), or
+# (sequence, rows, position of the first).
+Step = Union["KvSequence", Tuple["KvSequence", int], Tuple["KvSequence", int, int]]
+Steps = Union["KvSequence", Sequence[Step]]
+
+
+def _dtype_code(dtype: Any) -> int:
+    """A type by our name, or as NumPy and PyTorch write it."""
+    name = dtype if isinstance(dtype, str) else getattr(dtype, "__name__", str(dtype))
+    name = name.replace("torch.", "")
+    return choice(_DTYPE_NAMES.get(name, name), _DTYPES, "dtype")
+
+
+class KvCache:
+    """Keys and values of many sequences, in one type, for `layers` layers.
+
+        cache = rootdk.KvCache(kv_heads=2, head_dim=64, pages=256)
+        sequence = cache.open()
+        sequence.append(k, v)         # [1, kv_heads, tokens, head_dim]: a prompt, or one token
+        out = sequence.attend(q)      # [1, heads, tokens, head_dim]: the last tokens, over everything before them
+
+    Paged, the memory is `pages` pages of page_size tokens, shared by all sequences; contiguous, it is max_sequences
+    blocks of max_len tokens. dtype is "f32", "bf16", "f16", or "i8" with a scale for each token and head; k, v and q may
+    have any type. The memory is the cache's own, or PyTorch's where `device` names a CUDA device.
+
+    `append` and `attend` of the cache serve many sequences in one call. Calls from several threads take turns."""
+
+    def __init__(
+        self,
+        *,
+        kv_heads: int,
+        head_dim: int,
+        value_dim: Optional[int] = None,
+        layers: int = 1,
+        dtype: Any = "bf16",
+        layout: str = "paged",
+        pages: int = 0,
+        page_size: int = 64,
+        max_sequences: int = 0,
+        max_len: int = 0,
+        device: Any = "cpu",
+    ) -> None:
+        config = _structs.KvCacheConfig()
+        _abi.kv_cache_config_init(ctypes.byref(config))
+        config.layout, config.dtype = choice(layout, _LAYOUTS, "layout"), _dtype_code(dtype)
+        config.layers, config.kv_heads, config.head_dim, config.value_dim = layers, kv_heads, head_dim, value_dim or 0
+        if layout == "paged":
+            config.page_size = page_size
+        config.pages, config.max_sequences, config.max_len = pages, max_sequences, max_len
+        self.value_dim = value_dim or head_dim
+        self._lock = threading.Lock()
+        self._storage = _Storage(config, device)  # lives as long as the cache
+        handle = ctypes.c_void_p()
+        _abi.check(_abi.kv_cache_create(ctypes.addressof(config), ctypes.byref(handle)))
+        self._handle = handle
+        weakref.finalize(self, _abi.kv_cache_destroy, handle)
+        self._text = f"{layout} {_structs.DTYPE_NAMES[config.dtype]}"
+
+    def open(self) -> "KvSequence":
+        """An empty sequence. It takes no page before its first token."""
+        return KvSequence(self, self._number(_abi.kv_open))
+
+    @property
+    def usage(self) -> KvUsage:
+        usage = _structs.KvUsage()
+        self._call(_abi.kv_usage_of, ctypes.byref(usage))
+        return KvUsage(*(getattr(usage, name) for name in KvUsage._fields))
+
+    def append(
+        self,
+        k: Any,
+        v: Any,
+        steps: Steps,
+        *,
+        layer: int = 0,
+        rope: Optional[RopeParams] = None,
+        target: Optional[str] = None,
+        threads: Optional[int] = None,
+    ) -> None:
+        """Adds tokens: k [1, kv_heads, tokens, head_dim] and v [1, kv_heads, tokens, value_dim] hold the rows of the
+        sequences one after another. `steps` is one sequence, or a list with (sequence, rows) or a sequence alone (one
+        row) for each. `rope` rotates k at its positions on the way in."""
+        _append(k, v, self, steps, layer, rope, target, threads)
+
+    @spells_out(ATTEND)
+    def attend(
+        self,
+        q: Any,
+        steps: Steps,
+        *,
+        rope: Optional[RopeParams] = None,
+        out: Any = None,
+        stats: Stats = False,
+        target: Optional[str] = None,
+        threads: Optional[int] = None,
+        **options: "Unpack[AttendOptions]",
+    ) -> Any:
+        """Attention of q [1, heads, tokens, head_dim] over what the cache holds; the rows of the sequences follow one
+        another, and `steps` is as in append, with the last tokens of a sequence unless (sequence, rows, position) says
+        where the first stands. A query at position i reads the keys up to i that were not evicted.
+
+          layer               which layer's keys and values
+          window              how many keys before its own a query sees; None: no limit
+          window_keeps_first  so many first keys stay in sight whatever the window
+          scale, temperature, softcap, relative_table, relative_zero, alibi_slopes, sinks   as in rootdk.attention
+          rope                rotates q at its positions
+
+        Gives an array of the kind and type of q, or with `stats` (True, or names out of lse, max_logit, max_weight,
+        entropy, sum_p2) an AttentionResult. Gradients do not flow through a cache."""
+        names = stat_names(stats, ROW_STATS)
+        return _attend(q, self, steps, rope, names, target, threads, out=out, **options)
+
+    def _call(self, function: Callable[..., int], *arguments: Any) -> None:
+        with self._lock:
+            _abi.check(function(self._handle, *arguments))
+
+    def _number(self, function: Callable[..., int], *arguments: Any) -> int:
+        number = ctypes.c_int64()
+        self._call(function, *arguments, ctypes.byref(number))
+        return number.value
+
+    def __repr__(self) -> str:
+        usage = self.usage
+        return (
+            f"rootdk.KvCache({self._text}: {usage.sequences} sequences, {usage.pages - usage.free_pages} of "
+            f"{usage.pages} pages, {usage.bytes / 2**20:.1f} MiB)"
+        )
+
+
+class KvSequence:
+    """One sequence of a cache, made by KvCache.open and fork. len() is the number of its tokens, evicted ones included:
+    the position of the next. In a `with` statement it is closed at the end."""
+
+    __slots__ = ("cache", "id")
+
+    def __init__(self, cache: KvCache, id: int) -> None:
+        self.cache = cache
+        self.id = id
+
+    def append(self, k: Any, v: Any, **options: Any) -> None:
+        """KvCache.append of all rows to this sequence."""
+        self.cache.append(k, v, self, **options)
+
+    def attend(self, q: Any, **options: Any) -> Any:
+        """KvCache.attend of all rows as the last tokens of this sequence."""
+        return self.cache.attend(q, self, **options)
+
+    def fork(self, length: Optional[int] = None) -> "KvSequence":
+        """A sequence that begins with the first `length` tokens of this one, or all. Pages are shared, and copied only
+        when one of the sequences writes into a page that the other holds too."""
+        return KvSequence(self.cache, self.cache._number(_abi.kv_fork, self.id, -1 if length is None else length))
+
+    def trim(self, length: int) -> None:
+        """Forgets the tokens from `length` on, in every layer."""
+        self.cache._call(_abi.kv_trim, self.id, length)
+
+    def evict(self, *, keep_first: int = 0, keep_last: int) -> None:
+        """Never attends again to the tokens between the first keep_first and the last keep_last; pages that hold
+        nothing else are freed, and positions stay what they were."""
+        self.cache._call(_abi.kv_evict, self.id, keep_first, keep_last)
+
+    def length(self, layer: int = 0) -> int:
+        return self.cache._number(_abi.kv_length, self.id, layer)
+
+    def close(self) -> None:
+        """Frees what no other sequence holds. The sequence cannot be used any more."""
+        self.cache._call(_abi.kv_close, self.id)
+
+    def __len__(self) -> int:
+        return self.length()
+
+    def __enter__(self) -> "KvSequence":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"rootdk.KvSequence({self.id} of {self.cache!r})"
+
+
+class _Storage:
+    """The memory of a cache on a CUDA device, as PyTorch tensors; on the CPU the library has its own."""
+
+    def __init__(self, config: _structs.KvCacheConfig, device: Any) -> None:
+        self.tensors: Dict[str, Any] = {}
+        if str(device) == "cpu":
+            return
+        import torch
+
+        device = torch.device(device)
+        if device.type != "cuda":
+            raise ValueError(f"rootdk: device is {device}, expected cpu or cuda")
+        index = torch.cuda.current_device() if device.index is None else device.index
+        paged = config.layout == _LAYOUTS["paged"]
+        pages, page_size = (config.pages, config.page_size) if paged else (config.max_sequences, config.max_len)
+        rows = (config.layers, pages, config.kv_heads, page_size)
+        types = {_structs.F32: torch.float32, _structs.BF16: torch.bfloat16, _structs.F16: torch.float16}
+        dtype, where = types.get(config.dtype, torch.int8), torch.device("cuda", index)
+        value_dim = config.value_dim or config.head_dim
+        self.tensors["k"] = torch.zeros(*rows, config.head_dim, dtype=dtype, device=where)
+        self.tensors["v"] = torch.zeros(*rows, value_dim, dtype=dtype, device=where)
+        if config.dtype == _structs.I8:
+            self.tensors["k_scales"] = torch.zeros(rows, device=where)
+            self.tensors["v_scales"] = torch.zeros(rows, device=where)
+        config.device_kind, config.device_index = _structs.CUDA, index
+        self._described = (_structs.Tensor * len(self.tensors))()
+        for description, (name, tensor) in zip(self._described, self.tensors.items()):
+            kind_of(tensor, name).pack(description, 0, tensor, name)
+            setattr(config, name, ctypes.addressof(description))
+
+
+def _c_steps(cache: KvCache, steps: Steps, rows: int) -> Any:
+    """An array of rootdk_kv_step."""
+    if isinstance(steps, KvSequence):
+        steps = [(steps, rows)]
+    described = []
+    for step in steps:
+        given = step if isinstance(step, tuple) else (step,)
+        sequence, tokens, position = given + (None, 1, -1)[len(given) :]
+        if not isinstance(sequence, KvSequence):
+            raise TypeError(f"rootdk: a step begins with a {type(sequence).__name__}, expected a KvSequence")
+        if sequence.cache is not cache:
+            raise ValueError(f"rootdk: sequence {sequence.id} belongs to another cache")
+        described.append(_structs.KvStep(sequence.id, tokens, position))
+    return (_structs.KvStep * len(described))(*described)
+
+
+def _rows(x: Any) -> int:
+    """The rows of [1, heads, rows, dim]; a tensor of another rank is the library's to refuse."""
+    return int(x.shape[2]) if len(x.shape) == 4 else 1
+
+
+def _refuse_gradient(kind: Kind, operation: str, x: Any, y: Any) -> None:
+    if kind.needs_operator(x, y, y, None):
+        raise ValueError(f"{operation}: gradients do not flow through a cache (use torch.no_grad(), or detach)")
+
+
+def _address(rope: Any) -> int:
+    return ctypes.addressof(rope) if rope is not None else 0
+
+
+@takes_any_array
+def _append(
+    k: Any,
+    v: Any,
+    cache: KvCache,
+    steps: Steps,
+    layer: int,
+    rope: Optional[RopeParams],
+    target: Optional[str],
+    threads: Optional[int],
+) -> None:
+    kind = kind_of(k, "k")
+    require_kind(kind, v, "v", "k")
+    _refuse_gradient(kind, "append", k, v)
+    c_steps, c_rope = _c_steps(cache, steps, _rows(k)), rope.to_c() if rope is not None else None
+    arena = take_arena()
+    try:
+        kind.pack(arena.memory, 0, k, "k")
+        kind.pack(arena.memory, K, v, "v")
+        arguments = (arena.base, arena.base + K, ctypes.addressof(c_steps), len(c_steps), layer, _address(c_rope))
+        with cache._lock:
+            run_c(arena, kind, k, _abi.kv_append, None, (cache._handle, *arguments), target, threads)
+    finally:
+        give_arena(arena)
+
+
+@takes_any_array
+def _attend(
+    q: Any,
+    cache: KvCache,
+    steps: Steps,
+    rope: Optional[RopeParams],
+    stats: Tuple[str, ...],
+    target: Optional[str],
+    threads: Optional[int],
+    out: Any,
+    **options: Any,
+) -> Any:
+    kind, params = kind_of(q, "q"), Params(options, ATTEND)
+    _refuse_gradient(kind, "attend", q, q)
+    c_steps, c_rope = _c_steps(cache, steps, _rows(q)), rope.to_c() if rope is not None else None
+    params.values[ATTEND.index["rope"]] = _address(c_rope)
+    arrays: Dict[str, Any] = {}
+    arena = take_arena()
+    try:
+        kind.pack(arena.memory, 0, q, "q")
+        params_at, out_at, stats_at = params.write(arena, kind, q), 0, 0
+        if len(q.shape) == 4:
+            if out is None:
+                out = kind.empty((*q.shape[:3], cache.value_dim), kind.code(q, "q"), q)
+            out_at = write_output(arena, kind, "out", out, "out")
+            if stats:
+                arrays = {name: kind.empty(tuple(q.shape[:3]), small_code(kind.code(q, "q")), q) for name in stats}
+                stats_at = _abi.ATTEND_STATS.write(
+                    arena, *(write_tensor(arena, kind, name, arrays.get(name), name) for name in ROW_STATS)
+                )
+        arguments = (arena.base, out_at, ctypes.addressof(c_steps), len(c_steps), params_at, stats_at)
+        with cache._lock:
+            run_c(arena, kind, q, _abi.kv_attend, None, (cache._handle, *arguments), target, threads)
+    finally:
+        give_arena(arena)
+    return AttentionResult(out, arrays) if stats else out

@@ -7,6 +7,7 @@
 
 #include "core/check.h"
 #include "models/checkpoint.h"
+#include "models/token_ids.h"
 #include "tools/commands.h"
 
 namespace rootdk::tools {
@@ -19,25 +20,7 @@ struct ForwardVerb {
 };
 
 std::vector<std::int32_t> read_ids(const SafetensorsFile& file, const std::string& name, std::int64_t batch) {
-  if (!file.contains(name)) return {};
-  const ConstTensorView view = file.tensor(name);
-  require(view.rank == 2 && (batch == 0 || view.size(0) == batch), name, ": expected [", batch, ", len], got ",
-          describe(view));
-  std::vector<std::int32_t> ids;
-  for (std::int64_t i = 0; i < view.elements(); ++i) {
-    switch (view.dtype) {
-      case DType::i32: ids.push_back(view.as<std::int32_t>()[i]); break;
-      case DType::i64: {
-        const std::int64_t id = view.as<std::int64_t>()[i];
-        require(id >= 0 && id < (std::int64_t{1} << 31), name, ": id ", id, " is not a token id");
-        ids.push_back(static_cast<std::int32_t>(id));
-        break;
-      }
-      case DType::boolean: ids.push_back(view.as<bool>()[i]); break;
-      default: fail(name, ": expected whole numbers, got ", describe(view));
-    }
-  }
-  return ids;
+  return file.contains(name) ? token_ids(file.tensor(name), name, batch) : std::vector<std::int32_t>();
 }
 
 ModelInput read_input(const std::string& path) {

@@ -8,10 +8,8 @@
 #include <optional>
 
 #include "core/check.h"
-#include "models/builtin.h"
-#include "models/checkpoint.h"
 #include "models/generate.h"
-#include "models/tokenizer.h"
+#include "models/loaded_model.h"
 #include "tools/commands.h"
 
 namespace rootdk::tools {
@@ -29,16 +27,6 @@ struct GenerateVerb {
   std::uint64_t seed = 0;
   int threads = 0;
 };
-
-std::vector<std::int32_t> prompt_ids(const GenerateVerb& options, const std::optional<Tokenizer>& tokenizer,
-                                     const TransformerConfig& config) {
-  if (!options.has_prompt) return options.ids;
-  require(tokenizer.has_value(), options.model, ": has no tokenizer.json; give the prompt as --ids");
-  std::vector<std::int32_t> ids = tokenizer->encode(options.prompt);
-  if (ids.empty() && config.begin_token >= 0) ids.push_back(static_cast<std::int32_t>(config.begin_token));
-  require(!ids.empty(), "the prompt has no tokens, and the config no bos_token_id to begin with");
-  return ids;
-}
 
 // Tokens a second in stretches of eight new tokens, by the position of the first.
 OrderedJson speed_over_position(const Generation& generation) {
@@ -93,15 +81,12 @@ void print_statistics(const OrderedJson& report) {
   }
 }
 
-void run_generate(GenerateVerb options) {
+void run_generate(const GenerateVerb& options) {
   require(options.has_prompt != !options.ids.empty(), "generate: give either --prompt or --ids");
-  if (options.model == "builtin") options.model = builtin_model_folder().string();
-  const Transformer model = load_model(options.model);
-  std::optional<Tokenizer> tokenizer;
-  if (std::filesystem::exists(std::filesystem::path(options.model) / "tokenizer.json")) {
-    tokenizer = Tokenizer::load(options.model);
-  }
-  const std::vector<std::int32_t> prompt = prompt_ids(options, tokenizer, model.config());
+  const LoadedModel loaded = LoadedModel::load(options.model);
+  const Transformer& model = loaded.model;
+  const std::optional<Tokenizer>& tokenizer = loaded.tokenizer;
+  const std::vector<std::int32_t> prompt = options.has_prompt ? loaded.ids_of(options.prompt) : options.ids;
   const bool sampled = !options.greedy && (options.temperature != 1.0 || options.top_k > 0 || options.top_p < 1.0);
   const GenerateParams params{.max_new = options.max_new,
                               .sampling = {.greedy = !sampled,

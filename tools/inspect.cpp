@@ -5,11 +5,11 @@
 #include <cstdio>
 #include <fstream>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "core/check.h"
 #include "lab/inspect/head_label.h"
+#include "lab/inspect/json.h"
 #include "lab/inspect/page.h"
 #include "models/write_text.h"
 #include "tools/commands.h"
@@ -17,8 +17,6 @@
 
 namespace rootdk::tools {
 namespace {
-
-using OrderedJson = nlohmann::ordered_json;
 
 struct InspectVerb {
   std::string model, prompt, text, report, other_model, other_prompt;
@@ -36,61 +34,9 @@ std::string read_file(const std::string& path) {
   return text.str();
 }
 
-std::vector<std::int32_t> ids_of(const InspectVerb& options, const lab::Subject& subject) {
+std::vector<std::int32_t> ids_of(const InspectVerb& options, const LoadedModel& subject) {
   if (!options.ids.empty()) return options.ids;
   return subject.ids_of(options.text.empty() ? options.prompt : read_file(options.text));
-}
-
-OrderedJson number_or_null(double value) {
-  if (std::isfinite(value)) return value;
-  return nullptr;
-}
-
-OrderedJson to_json(const lab::HeadProfile& head, const std::vector<std::string>& key_tokens) {
-  OrderedJson json = {{"stack", lab::name_of(head.stack)},
-                      {"layer", head.layer},
-                      {"head", head.head},
-                      {"label", lab::name_of(head.label)},
-                      {"strength", head.strength}};
-  const std::pair<const char*, double> numbers[] = {{"entropy", head.entropy},
-                                                    {"effective_keys", head.effective_keys},
-                                                    {"max_logit", head.max_logit},
-                                                    {"saturation", head.saturation},
-                                                    {"gradient_left", head.gradient_left},
-                                                    {"sink_mass", head.sink_mass},
-                                                    {"mean_distance", head.mean_distance},
-                                                    {"previous", head.previous},
-                                                    {"first", head.first},
-                                                    {"same", head.same},
-                                                    {"induction", head.induction},
-                                                    {"near", head.near},
-                                                    {"used", head.used}};
-  for (const auto& [name, value] : numbers) json[name] = number_or_null(value);
-  json["rows"] = head.rows;
-  json["sampled_rows"] = head.sampled_rows;
-  // A long text's mass is a long list: the report and the maps carry it there.
-  constexpr std::size_t kListedKeys = 1024;
-  if (key_tokens.size() <= kListedKeys) json["column_mass"] = head.column_mass;
-  return json;
-}
-
-OrderedJson to_json(const lab::Inspection& inspection) {
-  OrderedJson json = {{"model", inspection.model},
-                      {"architecture", inspection.architecture},
-                      {"parameters", inspection.parameters},
-                      {"token_count", inspection.ids.size()}};
-  constexpr std::size_t kListedTokens = 1024;
-  if (inspection.ids.size() <= kListedTokens) {
-    json["ids"] = inspection.ids;
-    json["tokens"] = inspection.tokens;
-  }
-  if (!inspection.encoder_ids.empty()) json["encoder_tokens"] = inspection.encoder_tokens;
-  json["heads"] = OrderedJson::array();
-  for (std::size_t index : lab::sorted_by_label(inspection)) {
-    const lab::HeadProfile& head = inspection.heads[index];
-    json["heads"].push_back(to_json(head, inspection.key_tokens(head)));
-  }
-  return json;
 }
 
 std::string cell(double value, const char* pattern) { return std::isnan(value) ? "-" : format(pattern, value); }
@@ -156,20 +102,18 @@ void run_inspect(const InspectVerb& options) {
   const lab::InspectOptions inspect{.layers = options.layers,
                                     .heads = options.heads,
                                     .executor = options.threads > 0 ? &shared_executor(options.threads) : nullptr};
-  const lab::Subject subject(options.model);
-  std::vector<lab::Inspection> sides{subject.inspect(ids_of(options, subject), inspect)};
+  const LoadedModel subject = LoadedModel::load(options.model);
+  std::vector<lab::Inspection> sides{lab::inspect(subject, ids_of(options, subject), inspect)};
   if (!options.other_model.empty()) {
-    const lab::Subject other(options.other_model);
-    sides.push_back(other.inspect(
-        options.other_prompt.empty() ? ids_of(options, other) : other.ids_of(options.other_prompt), inspect));
+    const LoadedModel other = LoadedModel::load(options.other_model);
+    sides.push_back(lab::inspect(
+        other, options.other_prompt.empty() ? ids_of(options, other) : other.ids_of(options.other_prompt), inspect));
   } else if (!options.other_prompt.empty()) {
-    sides.push_back(subject.inspect(subject.ids_of(options.other_prompt), inspect));
+    sides.push_back(lab::inspect(subject, subject.ids_of(options.other_prompt), inspect));
   }
   if (!options.report.empty()) write_text(options.report, lab::inspection_page(sides));
   if (options.json) {
-    OrderedJson json = to_json(sides[0]);
-    if (sides.size() > 1) json = {{"a", json}, {"b", to_json(sides[1])}};
-    std::puts(json.dump(1, ' ', false, OrderedJson::error_handler_t::replace).c_str());
+    std::puts(lab::inspection_json(sides).c_str());
     return;
   }
   print(sides, Style::of_stdout());
@@ -181,7 +125,7 @@ void run_inspect(const InspectVerb& options) {
 void add_inspect_command(CLI::App& program) {
   CLI::App* verb = program.add_subcommand("inspect", "What every head of a checkpoint does on a text");
   auto options = std::make_shared<InspectVerb>();
-  verb->add_option("MODEL", options->model, "Folder with config.json, model.safetensors and tokenizer.json")
+  verb->add_option("MODEL", options->model, "Folder with config.json, model.safetensors and tokenizer.json; or builtin")
       ->required();
   verb->add_option("--prompt", options->prompt, "The text to read")->type_name("TEXT");
   verb->add_option("--text", options->text, "A file with the text to read")->type_name("FILE");

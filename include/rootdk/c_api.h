@@ -131,6 +131,8 @@ typedef struct rootdk_attention_gradients {
 ROOTDK_API const char* rootdk_version(void);
 /* The message of the last failure on this thread; empty before the first. Valid until the next call on the thread. */
 ROOTDK_API const char* rootdk_last_error(void);
+/* For libraries that stand on this one (rootdk/models_c_api.h): what rootdk_last_error() gives on this thread. */
+ROOTDK_API void rootdk_set_last_error(const char* message);
 
 /* Fill a struct with its defaults. */
 ROOTDK_API void rootdk_attention_params_init(rootdk_attention_params* params);

@@ -50,7 +50,7 @@ template <class Explain>
 const char* explained(Explain&& explain) {
   thread_local std::string text;
   rootdk::Explanation explanation;
-  if (guarded([&] { explanation = explain(); }) != ROOTDK_OK) explanation.error = last_error();
+  if (guarded([&] { explanation = explain(); }) != ROOTDK_OK) explanation.error = rootdk_last_error();
   text = to_json(explanation);
   return text.c_str();
 }

@@ -1,15 +1,18 @@
 #include "c_api/status.h"
 
+#include <string>
+
 #include "rootdk/version.h"
 
-namespace rootdk::c_api {
+namespace {
 
 std::string& last_error() {
   thread_local std::string message;
   return message;
 }
 
-}  // namespace rootdk::c_api
+}  // namespace
 
 const char* rootdk_version(void) { return ROOTDK_VERSION_STRING; }
-const char* rootdk_last_error(void) { return rootdk::c_api::last_error().c_str(); }
+const char* rootdk_last_error(void) { return last_error().c_str(); }
+void rootdk_set_last_error(const char* message) { last_error() = message ? message : ""; }

@@ -9,7 +9,8 @@
 
 namespace rootdk {
 
-// Its folder: what ROOTDK_BUILTIN_MODEL names, else share/rootdk/builtin beside the program, else the source tree's.
+// Its folder: what ROOTDK_BUILTIN_MODEL names, else share/rootdk/builtin beside the library or the program, else the
+// source tree's.
 // Throws rootdk::Error that lists where it was looked for.
 std::filesystem::path builtin_model_folder();
 

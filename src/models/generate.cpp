@@ -24,35 +24,6 @@ void check_params(const GenerateParams& params) {
   require(sampling.top_p > 0 && sampling.top_p <= 1, "generate: top_p ", sampling.top_p, " must be in (0, 1]");
 }
 
-// Logits of the last token, for a model of either kind.
-class Stepper {
- public:
-  Stepper(const Transformer& model, const std::vector<std::int32_t>& prompt, const GenerateParams& params,
-          std::int64_t capacity)
-      : model_(model),
-        prompt_(prompt),
-        encoder_(model.config().encoder.has_value()),
-        context_{.executor = params.executor} {
-    if (params.cache) cache_ = model.make_cache(1, capacity);
-  }
-
-  Value logits(const std::vector<std::int32_t>& sequence) {
-    std::vector<std::int32_t> fresh = sequence;
-    if (cache_) fresh.erase(fresh.begin(), fresh.begin() + cache_->length);
-    ModelInput input;
-    (encoder_ ? input.decoder_ids : input.ids) = std::move(fresh);
-    if (encoder_) input.ids = prompt_;
-    return model_.forward(context_, input, {.last_only = true}, cache_ ? &*cache_ : nullptr).output;
-  }
-
- private:
-  const Transformer& model_;
-  const std::vector<std::int32_t>& prompt_;
-  bool encoder_;
-  Context context_;
-  std::optional<ModelCache> cache_;
-};
-
 }  // namespace
 
 std::int32_t sample(std::span<const float> logits, const SamplingParams& params, std::uint64_t step) {
@@ -91,44 +62,86 @@ double Generation::tokens_per_second() const {
   return seconds > 0 ? static_cast<double>(new_tokens) / seconds : 0.0;
 }
 
-Generation generate(const Transformer& model, std::vector<std::int32_t> prompt, const GenerateParams& params,
-                    const std::function<bool(std::int32_t)>& on_token) {
+// Logits of the last token, for a model of either kind.
+class Generator::Stepper {
+ public:
+  Stepper(const Transformer& model, std::vector<std::int32_t> prompt, const GenerateParams& params,
+          std::int64_t capacity)
+      : model_(model),
+        prompt_(std::move(prompt)),
+        encoder_(model.config().encoder.has_value()),
+        context_{.executor = params.executor} {
+    if (params.cache) cache_ = model.make_cache(1, capacity);
+  }
+
+  Value logits(const std::vector<std::int32_t>& sequence) {
+    std::vector<std::int32_t> fresh = sequence;
+    if (cache_) fresh.erase(fresh.begin(), fresh.begin() + cache_->length);
+    ModelInput input;
+    (encoder_ ? input.decoder_ids : input.ids) = std::move(fresh);
+    if (encoder_) input.ids = prompt_;
+    return model_.forward(context_, input, {.last_only = true}, cache_ ? &*cache_ : nullptr).output;
+  }
+
+ private:
+  const Transformer& model_;
+  std::vector<std::int32_t> prompt_;
+  bool encoder_;
+  Context context_;
+  std::optional<ModelCache> cache_;
+};
+
+Generator::Generator(const Transformer& model, std::vector<std::int32_t> prompt, const GenerateParams& params)
+    : model_(model), params_(params) {
   check_params(params);
   const TransformerConfig& config = model.config();
   require(config.output == ModelOutput::logits, "generate: ", config.architecture,
           " gives hidden states, not the next token");
   require(!prompt.empty(), "generate: the prompt has no tokens");
-  Generation result;
   if (config.encoder) {
     require(config.decoder_start >= 0, "generate: the config has no decoder_start_token_id");
-    result.ids = {static_cast<std::int32_t>(config.decoder_start)};
+    result_.ids = {static_cast<std::int32_t>(config.decoder_start)};
   } else {
-    result.ids = prompt;
+    result_.ids = prompt;
   }
-  std::int64_t limit = params.max_new;
-  const auto start_length = static_cast<std::int64_t>(result.ids.size());
-  if (config.max_position > 0) limit = std::min(limit, config.max_position - start_length + 1);
-  Stepper stepper(model, prompt, params, start_length + std::max<std::int64_t>(0, limit));
-  while (result.new_tokens < limit) {
-    const auto start = std::chrono::steady_clock::now();
-    const Value logits = stepper.logits(result.ids);
-    std::int32_t next = sample(std::as_const(logits->value()).values<float>(), params.sampling,
-                               static_cast<std::uint64_t>(result.new_tokens));
-    if (config.forced_end >= 0 && result.new_tokens + 1 == params.max_new) {
-      next = static_cast<std::int32_t>(config.forced_end);
-    }
-    if (result.new_tokens == 0) {
-      result.prompt_seconds = seconds_since(start);
-    } else {
-      result.step_seconds.push_back(seconds_since(start));
-    }
-    result.ids.push_back(next);
-    ++result.new_tokens;
-    if (on_token && !on_token(next)) break;
-    const std::vector<std::int32_t>& ends = config.end_tokens;
-    if (params.stop_at_end && std::find(ends.begin(), ends.end(), next) != ends.end()) break;
+  limit_ = params.max_new;
+  const auto start_length = static_cast<std::int64_t>(result_.ids.size());
+  if (config.max_position > 0) limit_ = std::min(limit_, config.max_position - start_length + 1);
+  stepper_ =
+      std::make_unique<Stepper>(model, std::move(prompt), params, start_length + std::max<std::int64_t>(0, limit_));
+}
+
+Generator::~Generator() = default;
+Generator::Generator(Generator&&) noexcept = default;
+
+std::optional<std::int32_t> Generator::next() {
+  if (ended_ || result_.new_tokens >= limit_) return {};
+  const TransformerConfig& config = model_.config();
+  const auto start = std::chrono::steady_clock::now();
+  const Value logits = stepper_->logits(result_.ids);
+  std::int32_t next = sample(std::as_const(logits->value()).values<float>(), params_.sampling,
+                             static_cast<std::uint64_t>(result_.new_tokens));
+  if (config.forced_end >= 0 && result_.new_tokens + 1 == params_.max_new) {
+    next = static_cast<std::int32_t>(config.forced_end);
   }
-  return result;
+  if (result_.new_tokens == 0) {
+    result_.prompt_seconds = seconds_since(start);
+  } else {
+    result_.step_seconds.push_back(seconds_since(start));
+  }
+  result_.ids.push_back(next);
+  ++result_.new_tokens;
+  ended_ = params_.stop_at_end && std::ranges::find(config.end_tokens, next) != config.end_tokens.end();
+  return next;
+}
+
+Generation generate(const Transformer& model, std::vector<std::int32_t> prompt, const GenerateParams& params,
+                    const std::function<bool(std::int32_t)>& on_token) {
+  Generator generator(model, std::move(prompt), params);
+  while (const std::optional<std::int32_t> id = generator.next()) {
+    if (on_token && !on_token(*id)) break;
+  }
+  return generator.so_far();
 }
 
 }  // namespace rootdk

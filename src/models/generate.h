@@ -3,6 +3,8 @@
 // Text generation, one token after another.
 
 #include <functional>
+#include <memory>
+#include <optional>
 
 #include "models/transformer.h"
 
@@ -35,8 +37,30 @@ struct Generation {
   double tokens_per_second() const;  // over all new tokens
 };
 
-// Ends at an end token of the config, after max_new tokens, or where the model has no more positions. on_token sees
-// each new token as it comes; returning false ends the generation.
+// A generation that gives one token at a time. Ends at an end token of the config, after max_new tokens, or where the
+// model has no more positions. The model outlives it.
+class Generator {
+ public:
+  Generator(const Transformer& model, std::vector<std::int32_t> prompt, const GenerateParams& params);
+  ~Generator();
+  Generator(Generator&&) noexcept;
+  Generator& operator=(Generator&&) = delete;
+
+  std::optional<std::int32_t> next();  // nothing: the generation has ended
+  const Generation& so_far() const { return result_; }
+
+ private:
+  class Stepper;
+
+  const Transformer& model_;
+  GenerateParams params_;
+  Generation result_;
+  std::int64_t limit_ = 0;
+  bool ended_ = false;
+  std::unique_ptr<Stepper> stepper_;
+};
+
+// A whole generation. on_token sees each new token as it comes; returning false ends the generation.
 Generation generate(const Transformer& model, std::vector<std::int32_t> prompt, const GenerateParams& params,
                     const std::function<bool(std::int32_t)>& on_token = {});
 

@@ -16,10 +16,10 @@ TEST(InspectLong, SixtyFiveThousandTokensInTwoGigabytes) {
   Transformer model(make_config(
       {.vocab_size = 64, .d_model = 16, .layers = 1, .heads = 1, .context = kTokens, .position_encoding = "rope"}));
   initialize(model, 1);
-  const Subject subject(std::move(model), "random");
+  const LoadedModel subject{.name = "random", .model = std::move(model)};
   std::vector<std::int32_t> ids;
   for (std::int64_t i = 0; i < kTokens; ++i) ids.push_back(static_cast<std::int32_t>(i * i % 61));
-  const Inspection inspection = subject.inspect(ids, {});
+  const Inspection inspection = inspect(subject, ids, {});
   ASSERT_EQ(inspection.heads.size(), 1U);
   for (const HeadProfile& head : inspection.heads) {
     EXPECT_EQ(head.rows, kTokens);

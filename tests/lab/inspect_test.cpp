@@ -72,11 +72,11 @@ Expected by_loops(const float* p, std::int64_t n, bool causal, const std::vector
 
 void expect_same_as_loops(const std::string& name, bool causal) {
   SCOPED_TRACE(name);
-  const Subject subject(fixture(name));
-  const auto ids = some_ids(subject.model().config().vocab_size, 24);
-  const Inspection inspection = subject.inspect(ids, {});
+  const LoadedModel subject = LoadedModel::load(fixture(name));
+  const auto ids = some_ids(subject.model.config().vocab_size, 24);
+  const Inspection inspection = inspect(subject, ids, {});
   Context context{};
-  const ModelResult whole = subject.model().forward(context, {.ids = ids}, {.weights = true});
+  const ModelResult whole = subject.model.forward(context, {.ids = ids}, {.weights = true});
   std::size_t heads = 0;
   for (const AttentionCapture& capture : whole.attention) heads += static_cast<std::size_t>(capture.weights.size(1));
   ASSERT_EQ(inspection.heads.size(), heads);
@@ -105,8 +105,8 @@ TEST(Inspect, ProfilesOfADecoder) { expect_same_as_loops("llama", true); }
 TEST(Inspect, ProfilesOfAnEncoder) { expect_same_as_loops("bert", false); }
 
 TEST(Inspect, EncoderDecoderShowsAllThreeKinds) {
-  const Subject subject(fixture("t5"));
-  const Inspection inspection = subject.inspect(some_ids(subject.model().config().vocab_size, 12), {});
+  const LoadedModel subject = LoadedModel::load(fixture("t5"));
+  const Inspection inspection = inspect(subject, some_ids(subject.model.config().vocab_size, 12), {});
   int kinds[3] = {};
   for (const HeadProfile& head : inspection.heads) {
     ++kinds[static_cast<int>(head.stack)];
@@ -120,23 +120,23 @@ TEST(Inspect, EncoderDecoderShowsAllThreeKinds) {
 }
 
 TEST(Inspect, OnlyTheLayersAndHeadsAskedFor) {
-  const Subject subject(fixture("gpt2"));
+  const LoadedModel subject = LoadedModel::load(fixture("gpt2"));
   const auto ids = some_ids(50, 10);
-  const Inspection one = subject.inspect(ids, {.layers = {1}, .heads = {0}});
+  const Inspection one = inspect(subject, ids, {.layers = {1}, .heads = {0}});
   ASSERT_EQ(one.heads.size(), 1U);
   EXPECT_EQ(one.heads[0].layer, 1);
-  EXPECT_THROW(subject.inspect(ids, {.layers = {99}}), Error);
-  EXPECT_THROW(subject.inspect(ids, {.heads = {-1}}), Error);
-  EXPECT_THROW(subject.inspect({}, {}), Error);
+  EXPECT_THROW(inspect(subject, ids, {.layers = {99}}), Error);
+  EXPECT_THROW(inspect(subject, ids, {.heads = {-1}}), Error);
+  EXPECT_THROW(inspect(subject, {}, {}), Error);
   EXPECT_THROW(subject.ids_of("text"), Error);  // no tokenizer there
 }
 
 TEST(Inspect, LongerTextsArePooledAndSampled) {
-  const Subject subject(fixture("llama"));
+  const LoadedModel subject = LoadedModel::load(fixture("llama"));
   const auto ids = some_ids(13, 700);
-  const Inspection inspection = subject.inspect(ids, {.layers = {0}});
+  const Inspection inspection = inspect(subject, ids, {.layers = {0}});
   Context context{};
-  const ModelResult whole = subject.model().forward(context, {.ids = ids}, {.weights = true});
+  const ModelResult whole = subject.model.forward(context, {.ids = ids}, {.weights = true});
   for (const HeadProfile& head : inspection.heads) {
     EXPECT_EQ(head.map_rows, 64);
     EXPECT_EQ(head.map_columns, 64);
@@ -195,8 +195,8 @@ TEST(HeadLabels, EveryLabelStatesItsRule) {
 }
 
 TEST(InspectPage, EscapesTokensAndSetsTwoSidesBesideEachOther) {
-  const Subject subject(fixture("gpt2"));
-  Inspection one = subject.inspect(some_ids(50, 9), {}), other = one;
+  const LoadedModel subject = LoadedModel::load(fixture("gpt2"));
+  Inspection one = inspect(subject, some_ids(50, 9), {}), other = one;
   one.tokens[2] = "</script><b>";
   const Inspection sides[] = {one, other};
   const std::string page = inspection_page(sides);

@@ -7,7 +7,6 @@
 
 #include "core/check.h"
 #include "lab/inspect/head_label.h"
-#include "models/checkpoint.h"
 #include "models/generate.h"
 
 namespace rootdk::lab {
@@ -148,6 +147,24 @@ void require_known(const std::vector<std::int64_t>& chosen, std::int64_t count, 
   }
 }
 
+// What each token adds to the text: decoded behind its neighbour, because the first token of a text loses its space.
+std::vector<std::string> texts_of(const LoadedModel& subject, const std::vector<std::int32_t>& ids) {
+  std::vector<std::string> texts;
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    if (!subject.tokenizer) {
+      texts.push_back(std::to_string(ids[i]));
+      continue;
+    }
+    const std::size_t begin = i > 0 ? i - 1 : 0;
+    const std::string before = subject.tokenizer->decode(std::span(ids).subspan(begin, i - begin), true);
+    std::string text = subject.tokenizer->decode(std::span(ids).subspan(begin, i + 1 - begin), true);
+    text = text.starts_with(before) ? text.substr(before.size())
+                                    : subject.tokenizer->decode(std::span(ids).subspan(i, 1), true);
+    texts.push_back(text.empty() ? subject.tokenizer->token(ids[i]) : text);
+  }
+  return texts;
+}
+
 }  // namespace
 
 std::string_view name_of(StackKind stack) {
@@ -159,48 +176,20 @@ std::string_view name_of(StackKind stack) {
   return "unknown";
 }
 
-Subject::Subject(const std::string& folder) : name_(folder), model_(load_model(folder)) {
-  if (std::filesystem::exists(std::filesystem::path(folder) / "tokenizer.json")) tokenizer_ = Tokenizer::load(folder);
-}
-
-Subject::Subject(Transformer model, std::string name) : name_(std::move(name)), model_(std::move(model)) {}
-
-std::vector<std::int32_t> Subject::ids_of(std::string_view text) const {
-  require(tokenizer_.has_value(), name_, ": has no tokenizer.json; give the text as --ids");
-  return tokenizer_->encode(text);
-}
-
-// What each token adds to the text: decoded behind its neighbour, because the first token of a text loses its space.
-std::vector<std::string> Subject::texts_of(const std::vector<std::int32_t>& ids) const {
-  std::vector<std::string> texts;
-  for (std::size_t i = 0; i < ids.size(); ++i) {
-    if (!tokenizer_) {
-      texts.push_back(std::to_string(ids[i]));
-      continue;
-    }
-    const std::size_t begin = i > 0 ? i - 1 : 0;
-    const std::string before = tokenizer_->decode(std::span(ids).subspan(begin, i - begin), true);
-    std::string text = tokenizer_->decode(std::span(ids).subspan(begin, i + 1 - begin), true);
-    text =
-        text.starts_with(before) ? text.substr(before.size()) : tokenizer_->decode(std::span(ids).subspan(i, 1), true);
-    texts.push_back(text.empty() ? tokenizer_->token(ids[i]) : text);
-  }
-  return texts;
-}
-
-Inspection Subject::inspect(const std::vector<std::int32_t>& ids, const InspectOptions& options) const {
+Inspection inspect(const LoadedModel& subject, const std::vector<std::int32_t>& ids, const InspectOptions& options) {
   require(!ids.empty(), "inspect: the text has no tokens");
-  const TransformerConfig& config = model_.config();
-  Inspection result{.model = name_, .architecture = config.architecture, .parameters = model_.parameter_count()};
+  const TransformerConfig& config = subject.model.config();
+  Inspection result{
+      .model = subject.name, .architecture = config.architecture, .parameters = subject.model.parameter_count()};
   ModelInput input{.ids = ids};
   result.ids = ids;
   if (config.encoder) {
     result.encoder_ids = ids;
-    result.ids = generate(model_, ids, {.max_new = 32, .executor = options.executor}).ids;
+    result.ids = generate(subject.model, ids, {.max_new = 32, .executor = options.executor}).ids;
     input.decoder_ids = result.ids;
-    result.encoder_tokens = texts_of(ids);
+    result.encoder_tokens = texts_of(subject, ids);
   }
-  result.tokens = texts_of(result.ids);
+  result.tokens = texts_of(subject, result.ids);
   const auto& first_block = config.stack.blocks.at(0).attention;
   require_known(options.layers, static_cast<std::int64_t>(config.stack.blocks.size()), "layer");
   require_known(options.heads, first_block.heads, "head");
@@ -232,7 +221,7 @@ Inspection Subject::inspect(const std::vector<std::int32_t>& ids, const InspectO
     }
   };
   Context context{.executor = options.executor};
-  model_.forward(context, input, {.last_only = true, .observer = &observer});
+  subject.model.forward(context, input, {.last_only = true, .observer = &observer});
   std::ranges::stable_sort(result.heads, {}, [](const HeadProfile& h) { return std::tuple(h.stack, h.layer, h.head); });
   return result;
 }

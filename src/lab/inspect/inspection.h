@@ -4,12 +4,10 @@
 // kernels report. Memory grows with the length, never with its square.
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "models/tokenizer.h"
-#include "models/transformer.h"
+#include "models/loaded_model.h"
 
 namespace rootdk::lab {
 
@@ -73,24 +71,9 @@ struct Inspection {
   }
 };
 
-// A checkpoint that is asked about one text or several.
-class Subject {
- public:
-  explicit Subject(const std::string& folder);
-  Subject(Transformer model, std::string name);
-
-  std::vector<std::int32_t> ids_of(std::string_view text) const;  // throws rootdk::Error without a tokenizer
-  // An encoder-decoder model reads ids in its encoder; its decoder reads what it answers greedily (32 tokens at most).
-  Inspection inspect(const std::vector<std::int32_t>& ids, const InspectOptions& options) const;
-  const Transformer& model() const { return model_; }
-
- private:
-  std::vector<std::string> texts_of(const std::vector<std::int32_t>& ids) const;
-
-  std::string name_;
-  Transformer model_;
-  std::optional<Tokenizer> tokenizer_;
-};
+// An encoder-decoder model reads ids in its encoder; its decoder reads what it answers greedily (32 tokens at most).
+Inspection inspect(const LoadedModel& subject, const std::vector<std::int32_t>& ids,
+                   const InspectOptions& options = {});
 
 // Heads grouped by label, in each group the clearest first. Indices into inspection.heads.
 std::vector<std::size_t> sorted_by_label(const Inspection& inspection);

@@ -1,0 +1,28 @@
+#pragma once
+
+// A checkpoint folder, read: the model, and its tokenizer where the folder has one.
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/tokenizer.h"
+#include "models/transformer.h"
+
+namespace rootdk {
+
+struct LoadedModel {
+  std::string name;  // the folder; what messages and reports call the model
+  Transformer model;
+  std::optional<Tokenizer> tokenizer{};
+
+  // A folder with config.json and model.safetensors, or "builtin": the model that comes with the project.
+  static LoadedModel load(const std::string& folder);
+
+  const Tokenizer& require_tokenizer() const;  // throws rootdk::Error that says so where there is none
+  // The ids of a text. An empty text becomes the model's first token, where its config names one.
+  std::vector<std::int32_t> ids_of(std::string_view text) const;
+};
+
+}  // namespace rootdk

@@ -1,0 +1,41 @@
+#pragma once
+
+// What the handles of rootdk/models_c_api.h hold, and how results reach the caller.
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "c_api/convert.h"
+#include "core/check.h"
+#include "models/loaded_model.h"
+#include "rootdk/models_c_api.h"
+
+struct rootdk_model {
+  rootdk::LoadedModel loaded;
+};
+
+namespace rootdk::models_api {
+
+using c_api::require_size;
+using c_api::result;
+
+inline const LoadedModel& loaded(const rootdk_model* model) {
+  require(model != nullptr, "c_api: the model is null");
+  return model->loaded;
+}
+
+inline std::vector<std::int32_t> ids_of(const int32_t* ids, size_t count) {
+  require(ids != nullptr || count == 0, "c_api: ids is null, count ", count);
+  return {ids, ids + count};
+}
+
+inline Executor* executor_of(int32_t threads) {
+  require(threads >= 0, "c_api: threads ", threads, " must not be negative");
+  return threads > 0 ? &shared_executor(threads) : nullptr;
+}
+
+// Keeps a text for the caller, until the next call on this thread.
+void hand_out(std::string text, const char** to, size_t* bytes);
+
+}  // namespace rootdk::models_api

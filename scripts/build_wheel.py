@@ -1,21 +1,26 @@
 #!/usr/bin/env python3
-"""Packs python/rootdk, the library and the command line of a build into a wheel, with the standard library alone.
+"""Packs python/rootdk, the libraries, the command line and the built-in model of a build into a wheel, with the standard
+library and readelf alone.
 
 usage: scripts/build_wheel.py BUILD_DIR OUTPUT_DIR
 
-The package is pure Python over a C ABI, so one wheel serves every Python from 3.9 on: py3-none-PLATFORM. The same
-inputs give the same bytes.
+The package is pure Python over a C ABI, so one wheel serves every Python from 3.9 on: py3-none-PLATFORM. The platform is
+linux_MACHINE and not manylinux: models and the command line load oneDNN, ICU and OpenBLAS from the system, which the
+metadata lists (Requires-External); attention itself needs none of them. The same inputs give the same bytes.
 """
 
 import base64
 import hashlib
 import re
+import subprocess
 import sys
 import sysconfig
 import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+# What every Linux with a C++ runtime has.
+COMMON = re.compile(r"lib(c|m|dl|rt|pthread|gcc_s|stdc\+\+)\.so|ld-linux|librootdk")
 SUMMARY = "Scaled dot-product attention: exact, fused, and open to inspection"
 
 
@@ -24,7 +29,28 @@ def version():
     return re.search(r'ROOTDK_VERSION_STRING "(.+)"', text).group(1)
 
 
-def metadata():
+def binaries(build):
+    """(path in the wheel, file) of the libraries, each under the name by which others ask for it, and the program."""
+    for name in ("librootdk", "librootdk_models"):
+        file = (build / "src" / (name + ".so")).resolve()
+        soname = re.search(r"SONAME.*\[(.+)\]", dynamic_section(file)).group(1)
+        yield "rootdk/lib/" + soname, file
+    yield "rootdk/bin/rootdk", build / "rootdk"
+
+
+def dynamic_section(file):
+    return subprocess.run(["readelf", "-dW", file], check=True, capture_output=True, text=True).stdout
+
+
+def needed_of_the_system(build):
+    needed = {
+        name for _, file in binaries(build) for name in re.findall(r"NEEDED.*\[(.+)\]", dynamic_section(file))
+    }
+    return sorted(name for name in needed if not COMMON.match(name))
+
+
+def metadata(build):
+    external = "".join(f"Requires-External: {name}\n" for name in needed_of_the_system(build))
     return f"""Metadata-Version: 2.1
 Name: rootdk
 Version: {version()}
@@ -35,7 +61,9 @@ Provides-Extra: numpy
 Requires-Dist: numpy; extra == "numpy"
 Provides-Extra: torch
 Requires-Dist: torch; extra == "torch"
-Classifier: Programming Language :: Python :: 3
+Provides-Extra: plot
+Requires-Dist: matplotlib; extra == "plot"
+{external}Classifier: Programming Language :: Python :: 3
 Classifier: Operating System :: POSIX :: Linux
 Classifier: Typing :: Typed
 Description-Content-Type: text/markdown
@@ -49,10 +77,12 @@ def contents(build, tag):
     for path in sorted(package.rglob("*")):
         if path.is_file() and (path.suffix == ".py" or path.name == "py.typed"):
             yield "rootdk/" + path.relative_to(package).as_posix(), path.read_bytes(), False
-    yield "rootdk/lib/librootdk.so", (build / "src" / "librootdk.so").resolve().read_bytes(), True
-    yield "rootdk/bin/rootdk", (build / "rootdk").read_bytes(), True
+    for name, file in binaries(build):
+        yield name, file.read_bytes(), True
+    for path in sorted((ROOT / "models" / "builtin").iterdir()):
+        yield "rootdk/share/rootdk/builtin/" + path.name, path.read_bytes(), False
     info = f"rootdk-{version()}.dist-info/"
-    yield info + "METADATA", metadata().encode(), False
+    yield info + "METADATA", metadata(build).encode(), False
     yield info + "WHEEL", (
         f"Wheel-Version: 1.0\nGenerator: rootdk build_wheel\nRoot-Is-Purelib: false\n" f"Tag: {tag}\n"
     ).encode(), False

@@ -5,6 +5,9 @@
     >>> out = rootdk.attention(q, k, v, causal=True)
     >>> rootdk.attention(q, k, v, causal=True, stats=True, map_size=32).plot("heads.svg")
 
+    >>> print(rootdk.load("builtin").generate("ROMEO:", max_new=40, temperature=0.8))
+    >>> rootdk.inspect("builtin", "To be, or not to be")
+
 Takes NumPy arrays, PyTorch tensors (CPU and CUDA), objects with `__dlpack__`, and the buffer protocol, without copies,
 and gives back the kind it was given. `rootdk.torch` has PyTorch operators with gradients, and
 `rootdk.huggingface` switches a transformers model over.
@@ -13,7 +16,9 @@ and gives back the kind it was given. `rootdk.torch` has PyTorch operators with 
 from ._abi import version as _version
 from ._attention import Explanation, attention, attention_backward, dropout_keeps, explain, merge_states
 from ._buffer import Buffer
+from ._inspection import HeadProfile, Inspection, inspect
 from ._kv_cache import KvCache, KvSequence, KvUsage
+from ._models import Generation, Model, Token, load
 from ._positions import (
     RopeParams,
     add_learned_positions,
@@ -37,11 +42,16 @@ __all__ = [
     "AttentionResult",
     "Buffer",
     "Explanation",
+    "Generation",
+    "HeadProfile",
     "HeadSummary",
+    "Inspection",
     "KvCache",
     "KvSequence",
     "KvUsage",
+    "Model",
     "RopeParams",
+    "Token",
     "add_learned_positions",
     "add_learned_positions_backward",
     "alibi_slopes",
@@ -49,6 +59,8 @@ __all__ = [
     "attention_backward",
     "dropout_keeps",
     "explain",
+    "inspect",
+    "load",
     "merge_states",
     "rope",
     "rope_backward",

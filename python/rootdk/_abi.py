@@ -102,7 +102,7 @@ def library_path() -> str:
     if named:
         return named
     here = Path(__file__).resolve().parent
-    for candidate in (here / "lib" / "librootdk.so", here.parents[1] / "build" / "src" / "librootdk.so"):
+    for candidate in (*here.glob("lib/librootdk.so*"), here.parents[1] / "build" / "src" / "librootdk.so"):
         if candidate.exists():
             return str(candidate)
     found = ctypes.util.find_library("rootdk")
@@ -111,18 +111,22 @@ def library_path() -> str:
     raise ImportError("rootdk: librootdk.so is neither in the package nor installed; set ROOTDK_LIBRARY to its path")
 
 
-_path = library_path()
-_library = ctypes.CDLL(_path)
+path = library_path()
+_library = ctypes.CDLL(path)
 
 
-def _function(name: str, result: Any, arguments: List[Any]) -> Callable[..., Any]:
+def typed_function(library: ctypes.CDLL, path: str, name: str, result: Any, arguments: List[Any]) -> Callable[..., Any]:
     try:
-        function = getattr(_library, "rootdk_" + name)
+        function = getattr(library, "rootdk_" + name)
     except AttributeError:
-        raise ImportError(f"rootdk: {_path} has no function rootdk_{name}; it belongs to another version") from None
+        raise ImportError(f"rootdk: {path} has no function rootdk_{name}; it belongs to another version") from None
     function.restype = result
     function.argtypes = arguments
     return function  # type: ignore[no-any-return]
+
+
+def _function(name: str, result: Any, arguments: List[Any]) -> Callable[..., Any]:
+    return typed_function(_library, path, name, result, arguments)
 
 
 def _status_function(name: str, *arguments: Any) -> Callable[..., int]:

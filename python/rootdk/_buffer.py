@@ -83,6 +83,10 @@ class Buffer:
         address = (ctypes.addressof(memory) + 63) & ~63
         return cls(address, code, shape, contiguous_strides(shape), memory)
 
+    def without_batch(self) -> "Buffer":
+        """[1, ...] as [...], of the same memory."""
+        return Buffer(self.address, self.code, self.shape[1:], self.strides[1:], self._owner, self.writable)
+
     @property
     def dtype(self) -> str:
         return _structs.DTYPE_NAMES[self.code]

@@ -5,9 +5,19 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Union
 
 from . import _buffer, _svg
+from ._tables import html_table, text_table
 
 STATS = ("lse", "max_logit", "max_weight", "entropy", "sum_p2", "column_mass", "pooled_map", "weights", "weight_rows")
 _SATURATED = 0.9  # a row whose sum of squared weights is above this reads one key
+
+
+SUMMARY_COLUMNS = (
+    ("head", "d"),
+    ("effective keys", ".2f"),
+    ("max logit", ".3f"),
+    ("mean max weight", ".3f"),
+    ("saturated rows", ".1%"),
+)
 
 
 class HeadSummary(NamedTuple):
@@ -93,26 +103,16 @@ class AttentionResult:
         return table
 
     def __repr__(self) -> str:
-        lines = [f"attention {list(self.out.shape)} with {', '.join(self.stats()) or 'no statistics'}"]
+        title = f"attention {list(self.out.shape)} with {', '.join(self.stats()) or 'no statistics'}"
         table = self.summary()
-        if table:
-            lines.append("head  effective keys  max logit  mean max weight  saturated rows")
-        for row in table:
-            lines.append(
-                f"{row.head:4d}  {row.effective_keys:14.2f}  {row.max_logit:9.3f}  {row.mean_max_weight:15.3f}  "
-                f"{100 * row.saturated:13.1f}%"
-            )
-        return "\n".join(lines)
+        return "\n".join([title, *(text_table(SUMMARY_COLUMNS, table) if table else ())])
+
+    def _repr_svg_(self) -> Optional[str]:
+        return str(self.plot()) if self._has_picture() else None
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><td>{row.head}</td><td>{row.effective_keys:.2f}</td><td>{row.max_logit:.3f}</td>"
-            f"<td>{row.mean_max_weight:.3f}</td><td>{100 * row.saturated:.1f}%</td></tr>"
-            for row in self.summary()
-        )
-        names = ("head", "effective keys", "max logit", "mean max weight", "saturated rows")
-        table = "<table><tr>" + "".join(f"<th>{name}</th>" for name in names) + f"</tr>{rows}</table>" if rows else ""
-        return f"<div><p>attention {list(self.out.shape)}</p>{table}{self.plot() if self._has_picture() else ''}</div>"
+        table = html_table(SUMMARY_COLUMNS, self.summary())
+        return f"<div><p>attention {list(self.out.shape)}</p>{table}{self._repr_svg_() or ''}</div>"
 
     def _has_picture(self) -> bool:
         return any(x is not None for x in (self.pooled_map, self.weights, self.entropy))

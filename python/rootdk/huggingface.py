@@ -15,10 +15,13 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 import torch
 
 from . import _svg
+from ._result import SUMMARY_COLUMNS
+from ._tables import layer_maps, text_table
 from .torch import attention
 
 NAME = "rootdk"
 _SATURATED = 0.9
+_COLUMNS = (("layer", ""), *SUMMARY_COLUMNS)
 _STATS = ("entropy", "max_logit", "max_weight", "sum_p2")
 
 
@@ -84,15 +87,7 @@ class Statistics:
         return lines
 
     def __repr__(self) -> str:
-        table = self.table()
-        width = max((len(row.layer) for row in table), default=5)
-        lines = [f"{'layer':{width}}  head  effective keys  max logit  mean max weight  saturated rows"]
-        for row in table:
-            lines.append(
-                f"{row.layer:{width}}  {row.head:4d}  {row.effective_keys:14.2f}  {row.max_logit:9.3f}  "
-                f"{row.mean_max_weight:15.3f}  {100 * row.saturated:13.1f}%"
-            )
-        return "\n".join(lines)
+        return "\n".join(text_table(_COLUMNS, [row[:-1] for row in self.table()]))
 
     def plot(self, path: Optional[str] = None) -> "_svg.Svg":
         """Effective keys, mean largest weight and saturation, as heat maps with a row a layer and a column a head."""
@@ -101,21 +96,18 @@ class Statistics:
             raise ValueError("plot: no attention layer has run yet")
         layers = list(self._layers)
         names = ("effective_keys", "mean_max_weight", "saturated")
-        maps = [
-            [[float(getattr(row, name)) for row in table if row.layer == layer] for layer in layers] for name in names
-        ]
-        widest = max(len(row) for rows in maps for row in rows)
-        maps = [[row + [float("nan")] * (widest - len(row)) for row in rows] for rows in maps]
-        picture = _svg.panels(
-            "attention by layer and head",
-            [_svg.heat_map(rows) for rows in maps],
-            [name.replace("_", " ") for name in names],
-            "rows: layers, columns: heads; darker: more",
-        )
+        maps = {
+            name.replace("_", " "): [[getattr(row, name) for row in table if row.layer == layer] for layer in layers]
+            for name in names
+        }
+        picture = layer_maps("attention by layer and head", maps)
         return picture if path is None else picture.save(path)
 
+    def _repr_svg_(self) -> Optional[str]:
+        return str(self.plot()) if self._layers else None
+
     def _repr_html_(self) -> str:
-        return f"<div>{self.plot() if self._layers else ''}<pre>{self!r}</pre></div>"
+        return f"<div>{self._repr_svg_() or ''}<pre>{self!r}</pre></div>"
 
 
 def _split_mask(mask: Optional[torch.Tensor], kv_len: int) -> Tuple[Optional[torch.Tensor], Optional[torch.Tensor]]:

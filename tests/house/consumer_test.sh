@@ -46,6 +46,35 @@ ls "$work"/prefix/lib*/librootdk.so.*.*.* >/dev/null
 printf '#include "rootdk/c_api.h"\nint main(void) { return rootdk_version()[0] == 0; }\n' >"$work/app/plain.c"
 "${CC:-cc}" -std=c99 -Wall -Wextra -pedantic -Werror -I"$work/prefix/include" -c "$work/app/plain.c" -o "$work/plain.o"
 
+echo "-- the library of models, from C, by its CMake target"
+mkdir "$work/models"
+cat >"$work/models/main.c" <<'C'
+#include <stdio.h>
+#include "rootdk/models_c_api.h"
+int main(void) {
+  rootdk_model* model = NULL;
+  if (rootdk_model_load("builtin", &model) != ROOTDK_OK) return printf("%s\n", rootdk_last_error()), 1;
+  rootdk_model_info info;
+  rootdk_model_info_init(&info);
+  rootdk_model_describe(model, &info);
+  printf("%s\n", info.architecture);
+  rootdk_model_destroy(model);
+  return 0;
+}
+C
+cat >"$work/models/CMakeLists.txt" <<'CMAKE'
+cmake_minimum_required(VERSION 3.25)
+project(consumer C)
+find_package(rootdk 0.1 CONFIG REQUIRED)
+add_executable(consumer main.c)
+target_compile_options(consumer PRIVATE -std=c99 -Wall -Wextra -pedantic -Werror)
+target_link_libraries(consumer PRIVATE rootdk::models)
+CMAKE
+cmake -S "$work/models" -B "$work/models/build" -G Ninja -DCMAKE_PREFIX_PATH="$work/prefix" \
+  ${CONSUMER_FLAGS:+-DCMAKE_C_FLAGS="$CONSUMER_FLAGS"} >"$work/models.log"
+cmake --build "$work/models/build" >>"$work/models.log"
+[ "$("$work/models/build/consumer")" = rootdk_lm ]
+
 echo "-- add_subdirectory configures without tests or tools"
 cmake -S "$work/app" -B "$work/sub" -G Ninja -DROOTDK_SUBDIRECTORY="$source_dir" -DROOTDK_CUDA=OFF \
   -DCMAKE_CXX_COMPILER="$compiler" >"$work/sub.log"

@@ -4,6 +4,7 @@ import base64
 import math
 import re
 import struct
+import sys
 import xml.etree.ElementTree as xml
 import zlib
 
@@ -85,6 +86,13 @@ def test_html_holds_table_and_picture():
     picture_of(html)  # well-formed
 
 
+def test_notebooks_get_the_picture():
+    q, k, v = random_arrays()
+    result = rootdk.attention(q, k, v, stats=True)
+    assert result._repr_svg_() == result.plot()
+    assert rootdk.attention(q, k, v, stats="lse")._repr_svg_() is None
+
+
 def test_rows_without_keys_do_not_spoil_the_table():
     q, k, v = random_arrays(q_len=9, kv_len=7)
     result = rootdk.attention(q, k, v, causal=True, stats=True)
@@ -99,14 +107,25 @@ def test_nothing_to_plot():
         rootdk.attention(q, k, v, stats="lse").plot()
 
 
-def test_other_formats_need_matplotlib(tmp_path):
+def test_other_formats_without_matplotlib(tmp_path, monkeypatch):
     q, k, v = random_arrays()
     result = rootdk.attention(q, k, v, stats=True, map_size=4)
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        with pytest.raises(ValueError, match="needs matplotlib"):
-            result.plot(tmp_path / "heads.png")
-    else:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(ValueError, match="heads.png needs matplotlib, which is not installed"):
         result.plot(tmp_path / "heads.png")
-        assert (tmp_path / "heads.png").read_bytes()[:4] == b"\x89PNG"
+    assert not (tmp_path / "heads.png").exists()
+    assert result.plot(tmp_path / "heads.svg")  # needs nothing
+
+
+@pytest.mark.parametrize("stats", [{"map_size": 4}, {"weights": [0, 3]}, {}], ids=["map", "weights", "curves"])
+def test_other_formats_with_matplotlib(tmp_path, stats):
+    pytest.importorskip("matplotlib")
+    q, k, v = random_arrays()
+    result = rootdk.attention(q, k, v, stats=True, **stats)
+    result.plot(tmp_path / "heads.png")
+    result.plot(tmp_path / "heads.pdf", batch=1)
+    data = (tmp_path / "heads.png").read_bytes()
+    width, height = struct.unpack(">II", data[16:24])
+    assert data[:4] == b"\x89PNG" and width > 4 * height / 2.2 > 100  # four heads side by side
+    assert (tmp_path / "heads.pdf").read_bytes()[:5] == b"%PDF-"

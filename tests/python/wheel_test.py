@@ -60,8 +60,41 @@ def test_record_lists_every_file_with_its_hash(wheel):
             data = archive.read(name)
             assert digest == "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
             assert int(size) == len(data)
-    assert {"rootdk/py.typed", "rootdk/lib/librootdk.so", "rootdk/bin/rootdk", "rootdk/torch/__init__.py"} <= names
-    assert re.fullmatch(r"rootdk-[\d.]+-py3-none-linux_\w+\.whl", wheel.name)
+    expected = {
+        "rootdk/py.typed",
+        "rootdk/bin/rootdk",
+        "rootdk/torch/__init__.py",
+        "rootdk/share/rootdk/builtin/model.safetensors",
+    }
+    assert expected <= names
+    assert len([name for name in names if re.fullmatch(r"rootdk/lib/librootdk(_models)?\.so\.\d+\.\d+", name)]) == 2
+
+
+def test_the_platform_tag_is_honest(wheel, tmp_path):
+    """manylinux promises that nothing but the C and C++ runtimes is taken from the system."""
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+        metadata = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        declared = set(re.findall(r"^Requires-External: (.+)$", archive.read(metadata).decode(), re.MULTILINE))
+        tags = re.findall(r"^Tag: (.+)$", archive.read(metadata.replace("METADATA", "WHEEL")).decode(), re.MULTILINE)
+    assert tags == [wheel.stem.split("-", 2)[2]]
+    machine = os.uname().machine
+    needed = set()
+    for file in [*tmp_path.glob("rootdk/lib/*"), tmp_path / "rootdk/bin/rootdk"]:
+        needed |= set(re.findall(r"NEEDED.*\[(.+)\]", run("readelf", "-dW", file)))
+    own = {path.name for path in tmp_path.glob("rootdk/lib/*")}
+    runtimes = re.compile(r"(lib(c|m|dl|rt|pthread|gcc_s|stdc\+\+)\.so|ld-linux).*")
+    foreign = {name for name in needed - own if not runtimes.fullmatch(name)}
+    assert declared == foreign
+    assert tags[0] == f"py3-none-linux_{machine}" if foreign else tags[0].endswith(machine)
+    # The library proper needs nothing else.
+    library = next(tmp_path.glob("rootdk/lib/librootdk.so*"))
+    assert all(map(runtimes.fullmatch, re.findall(r"NEEDED.*\[(.+)\]", run("readelf", "-dW", library))))
+
+
+def test_make_wheel_builds_this_wheel():
+    commands = run("make", "-n", "-C", SOURCE, "wheel")
+    assert "scripts/build_wheel.py build dist" in commands
 
 
 def test_the_same_build_gives_the_same_bytes(wheel, tmp_path):
@@ -78,6 +111,15 @@ q = memoryview(array.array("f", [1, 0, 0, 1])).cast("B").cast("f", [1, 1, 2, 2])
 result = rootdk.attention(q, q, q, causal=True, stats=True)
 print(rootdk.__version__, result.out[0, 0, 0, 0], result.max_weight[0, 0, 0])
 result.plot("heads.svg")
+with rootdk.KvCache(kv_heads=1, head_dim=2, pages=1, dtype="f32").open() as sequence:
+    sequence.append(q, q)
+    assert sequence.attend(q).tolist() == result.out.tolist()
+model = rootdk.load("builtin")
+ids = model.generate("ROMEO:", 3).ids
+logits = model.forward(model.encode("ROMEO:"))
+assert logits.shape[1] == 1024 and max(logits.memoryview().tolist()[-1]) == logits.memoryview()[logits.shape[0] - 1, ids[0]]
+assert len(rootdk.inspect(model, "To be, or not to be").rows()) == 16
+assert "numpy" not in sys.modules
 """)
     assert run(environment / "bin/python", program, cwd=tmp_path).split()[1:] == ["1.0", "1.0"]
     assert (tmp_path / "heads.svg").read_text().startswith("<svg")
@@ -91,6 +133,23 @@ def test_runs_the_command_line(environment, tmp_path):
     assert run(environment / "bin/rootdk", "--help", cwd=tmp_path) == expected
     failed = subprocess.run([environment / "bin/rootdk", "--no-such-option"], env=CLEAN, capture_output=True)
     assert failed.returncode != 0
+
+
+def test_brings_its_own_model(environment, tmp_path):
+    """The command line and the library both read the copy in the wheel, not the one of the source tree."""
+    command = [environment / "bin/python", "-m", "rootdk", "generate", "builtin", "--prompt", "ROMEO:", "--max-new", "3"]
+    program = [environment / "bin/python", "-c", "import rootdk; print(rootdk.load('builtin').generate('ROMEO:', 3))"]
+    shown = run(*command, cwd=tmp_path)
+    assert shown.startswith("ROMEO:") and run(*program, cwd=tmp_path).strip() in shown
+    config = next(environment.glob("lib/python*/site-packages/rootdk/share/rootdk/builtin/config.json"))
+    text = config.read_text()
+    config.write_text("{}")
+    try:
+        for attempt in (command, program):
+            failed = subprocess.run(attempt, cwd=tmp_path, env=CLEAN, capture_output=True, text=True)
+            assert failed.returncode != 0 and str(config) in failed.stderr, failed.stderr
+    finally:
+        config.write_text(text)
 
 
 def readme_examples():
@@ -107,9 +166,13 @@ def test_readme_examples_run_as_they_stand(environment_with_numpy, tmp_path, exa
     program.write_text(code)
     output = run(environment_with_numpy / "bin/python", program, cwd=tmp_path)
     assert output.strip()
-    if ".svg" in code:
-        assert next(tmp_path.glob("*.svg")).read_text().startswith("<svg")
+    for written, start in ((".svg", "<svg"), (".html", "<!")):
+        if written in code:
+            assert next(tmp_path.glob("*" + written)).read_text().startswith(start)
 
 
 def test_readme_has_examples():
-    assert len(readme_examples()) >= 2
+    shown = "".join(readme_examples())
+    for call in ("rootdk.attention", "rootdk.torch", "rootdk.KvCache", "rootdk.load", "rootdk.inspect"):
+        assert call in shown
+    assert all(len(code.strip().splitlines()) <= 12 for code in readme_examples())

@@ -1,0 +1,216 @@
+"""What every head of a model does on a text: a table, its pictures, and a page."""
+
+import ctypes
+import json
+import math
+import os
+import weakref
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Union
+
+from . import _abi, _models_abi, _svg
+from ._models import Model, Prompt, load
+from ._tables import html_table, layer_maps, text_table
+
+
+class HeadProfile(NamedTuple):
+    """One head of one layer; docs/lab.md says where each number comes from. NaN where a question does not arise."""
+
+    stack: str  # "self"; of an encoder-decoder model also "encoder" and "cross"
+    layer: int
+    head: int
+    label: str  # what it mostly does; Inspection.rules says what that means
+    strength: float  # the number that the label's rule looked at
+    entropy: float  # nats
+    effective_keys: float
+    max_logit: float
+    saturation: float  # the share of rows with a weight over 0.9
+    gradient_left: float  # 1 - sum p^2
+    sink_mass: float  # weight on the first key
+    mean_distance: float  # in tokens
+    previous: float  # weight on the token before
+    first: float  # weight on the first token
+    same: float  # weight on equal tokens
+    induction: float  # weight on tokens that followed an earlier occurrence of the row's token
+    near: float  # weight at most 8 tokens away
+    used: float  # effective keys over visible keys
+    rows: int
+    sampled_rows: int  # those whose exact weights were read
+
+    @property
+    def name(self) -> str:
+        """As in the reports: "2.0", or "cross 2.0"."""
+        return ("" if self.stack == "self" else self.stack + " ") + f"{self.layer}.{self.head}"
+
+
+_COLUMNS = (
+    ("label", ""),
+    ("head", ""),
+    ("entropy", ".2f"),
+    ("effective keys", ".1f"),
+    ("max logit", ".2f"),
+    ("saturated", ".2f"),
+    ("gradient left", ".3f"),
+    ("sink", ".2f"),
+    ("distance", ".1f"),
+)
+_PICTURED = ("effective_keys", "saturation", "sink_mass", "mean_distance")
+
+
+class Inspection:
+    """What the heads of a model did on one text: `heads` is a list of HeadProfile, grouped by label, the clearest of each
+    group first. Printing it shows the table; a notebook shows the picture, too."""
+
+    heads: List[HeadProfile]
+
+    def __init__(self, functions: _models_abi.Functions, handle: Any) -> None:
+        self._functions, self._handle = functions, handle
+        weakref.finalize(self, functions.inspection_destroy, handle)
+        self._json: Dict[str, Any] = json.loads(functions.text(functions.inspection_json, handle))
+        self.model: str = self._json["model"]
+        self.architecture: str = self._json["architecture"]
+        self.parameters: int = self._json["parameters"]
+        self.token_count: int = self._json["token_count"]
+        self.tokens: Optional[List[str]] = self._json.get("tokens")  # None for texts of over 1024 tokens
+        self.rules: Dict[str, str] = self._json["rules"]  # what each label means
+        self.heads = [
+            HeadProfile(*(math.nan if head[name] is None else head[name] for name in HeadProfile._fields))
+            for head in self._json["heads"]
+        ]
+
+    def to_dict(self) -> Dict[str, Any]:
+        """Everything as plain lists and numbers, None where a question does not arise: what `rootdk inspect --json`
+        prints, with each key's mass for texts of up to 1024 tokens."""
+        return json.loads(json.dumps(self._json))  # type: ignore[no-any-return]
+
+    def rows(self) -> List[Dict[str, Any]]:
+        """One dict a head, as pandas.DataFrame and csv.DictWriter take them."""
+        return [head._asdict() for head in self.heads]
+
+    def __iter__(self) -> Iterator[HeadProfile]:
+        return iter(self.heads)
+
+    def __len__(self) -> int:
+        return len(self.heads)
+
+    def find(self, layer: int, head: int, stack: str = "self") -> HeadProfile:
+        return self.heads[self._place(layer, head, stack)]
+
+    def map(self, layer: int, head: int, stack: str = "self") -> List[List[float]]:
+        """The weights of a head, one row a query; of a text longer than map_size pooled into that many cells each
+        way."""
+        return self._map(self._place(layer, head, stack))
+
+    def table(self, field: str, stack: str = "self") -> List[List[float]]:
+        """One field by layer and head: table("entropy")[layer][head], of the layers and heads that were asked for."""
+        if field not in HeadProfile._fields:
+            raise ValueError(f"inspect: there is no field {field!r}; there are {', '.join(HeadProfile._fields)}")
+        chosen = sorted((head for head in self.heads if head.stack == stack), key=lambda x: (x.layer, x.head))
+        layers: Dict[int, List[float]] = {}
+        for profile in chosen:
+            layers.setdefault(profile.layer, []).append(getattr(profile, field))
+        return list(layers.values())
+
+    def _place(self, layer: int, head: int, stack: str) -> int:
+        for i, profile in enumerate(self.heads):
+            if (profile.stack, profile.layer, profile.head) == (stack, layer, head):
+                return i
+        raise ValueError(f"inspect: there is no head {head} of layer {layer} in the stack {stack!r}")
+
+    def _map(self, place: int) -> List[List[float]]:
+        values, rows, columns = ctypes.POINTER(ctypes.c_float)(), ctypes.c_int64(), ctypes.c_int64()
+        _abi.check(
+            self._functions.inspection_map(
+                self._handle, place, ctypes.byref(values), ctypes.byref(rows), ctypes.byref(columns)
+            )
+        )
+        return [values[i * columns.value : (i + 1) * columns.value] for i in range(rows.value)]
+
+    def _lines(self) -> List[Sequence[Any]]:
+        return [
+            (
+                head.label,
+                head.name,
+                head.entropy,
+                head.effective_keys,
+                head.max_logit,
+                head.saturation,
+                head.gradient_left,
+                head.sink_mass,
+                head.mean_distance,
+            )
+            for head in self.heads
+        ]
+
+    def _title(self) -> str:
+        return f"{self.model}: {self.architecture}, {self.token_count} tokens, {len(self.heads)} heads"
+
+    def __repr__(self) -> str:
+        return "\n".join([self._title(), *text_table(_COLUMNS, self._lines())])
+
+    def plot(self, path: Union[None, str, Path] = None, *, maps: bool = False) -> "_svg.Svg":
+        """A picture as SVG text, which a notebook shows, written to `path` where one is given: by layer and head how
+        many keys are read, saturation, sink mass and distance; or with maps=True the weights of every head."""
+        if maps:
+            pictures = [_svg.heat_map(self._map(i)) for i in range(len(self.heads))]
+            labels = [f"{head.name} {head.label}" for head in self.heads]
+            picture = _svg.panels(
+                self._title(), pictures, labels, "rows: queries, columns: keys; darker: more weight"
+            )
+        else:
+            stack = self.heads[0].stack if all(head.stack != "self" for head in self.heads) else "self"
+            picture = layer_maps(
+                self._title(), {name.replace("_", " "): self.table(name, stack) for name in _PICTURED}
+            )
+        return picture if path is None else picture.save(path)
+
+    def save(self, path: Union[str, Path]) -> None:
+        """Writes one self-contained HTML page with every head's numbers and map."""
+        html = self._functions.text(self._functions.inspection_page, self._handle)
+        Path(path).write_text(html, encoding="utf-8")
+
+    def _repr_svg_(self) -> str:
+        return str(self.plot())
+
+    def _repr_html_(self) -> str:
+        return f"<div>{self.plot()}{html_table(_COLUMNS, self._lines())}</div>"
+
+
+def inspect(
+    model: Union[Model, str, "os.PathLike[str]"],
+    text: Prompt,
+    *,
+    layers: Optional[Sequence[int]] = None,
+    heads: Optional[Sequence[int]] = None,
+    map_size: int = 64,
+    threads: Optional[int] = None,
+) -> Inspection:
+    """What every head of a model does on a text: entropy, effective keys, largest logit, saturation, sink mass,
+    distance, and a label with the rule behind it. `model` is what load() gives or takes, `text` a text or token ids;
+    layers and heads choose some. Memory grows with the length of the text, not with its square.
+
+        >>> inspection = rootdk.inspect("builtin", "To be, or not to be")
+        >>> inspection.find(layer=0, head=1).label
+    """
+    model = model if isinstance(model, Model) else load(model)
+    functions, ids = model._functions, model.ids_of(text)
+    params = _models_abi.InspectParams()
+    functions.inspect_params_init(ctypes.byref(params))
+    # An empty choice would mean all to the library.
+    for name, chosen in (("layers", layers), ("heads", heads)):
+        if chosen is not None and not list(chosen):
+            raise ValueError(f"inspect: {name} is empty; None takes all")
+    params.layers, params.layer_count = _numbers(layers), len(layers or ())
+    params.heads, params.head_count = _numbers(heads), len(heads or ())
+    params.map_side, params.threads = map_size, threads or 0
+    handle = ctypes.c_void_p()
+    _abi.check(
+        functions.model_inspect(
+            model._handle, _models_abi.c_ids(ids), len(ids), ctypes.byref(params), ctypes.byref(handle)
+        )
+    )
+    return Inspection(functions, handle)
+
+
+def _numbers(chosen: Optional[Sequence[int]]) -> Any:
+    return (ctypes.c_int64 * len(chosen))(*chosen) if chosen else None

@@ -1,0 +1,241 @@
+"""Models from checkpoint folders: tokens, logits, and text."""
+
+import ctypes
+import os
+import threading
+import weakref
+from typing import Any, Iterator, List, NamedTuple, Optional, Sequence, Union
+
+from . import _abi, _models_abi, _structs
+from ._arrays import kind_of, takes_any_array
+from ._attention import call_with_tensors
+from ._buffer import Buffer
+from ._models_abi import c_ids
+
+Prompt = Union[str, Sequence[int], Any]  # a text, or token ids in a list or an array
+
+
+class Token(NamedTuple):
+    """One new token. The text is what it adds to the text before it: empty while a character is not complete."""
+
+    id: int
+    text: str
+
+
+class Generation(NamedTuple):
+    """A continuation. str() is prompt and continuation together."""
+
+    text: str  # of the new tokens; empty without a tokenizer
+    ids: List[int]  # the new tokens
+    prompt_ids: List[int]
+    prompt: str  # empty where ids were given, and before the answer of an encoder-decoder model
+
+    def __str__(self) -> str:
+        return self.prompt + self.text
+
+
+class TokenStream(Iterator[Token]):
+    """The tokens of a generation, each as it comes. Leaving it early costs nothing more."""
+
+    def __init__(self, model: "Model", ids: List[int], params: _models_abi.GenerateParams) -> None:
+        self._model = model  # must outlive the generation
+        self._functions = model._functions
+        self._lock = threading.Lock()
+        handle = ctypes.c_void_p()
+        _abi.check(
+            self._functions.generation_begin(
+                model._handle, c_ids(ids), len(ids), ctypes.byref(params), ctypes.byref(handle)
+            )
+        )
+        self._handle = handle
+        weakref.finalize(self, self._functions.generation_destroy, handle)
+
+    def __next__(self) -> Token:
+        number, address, count = ctypes.c_int32(), ctypes.c_void_p(), ctypes.c_size_t()
+        with self._lock:
+            _abi.check(
+                self._functions.generation_next(
+                    self._handle, ctypes.byref(number), ctypes.byref(address), ctypes.byref(count)
+                )
+            )
+            text = _models_abi.read_text(address, count)
+        if number.value < 0:
+            raise StopIteration
+        return Token(number.value, text)
+
+
+class Model:
+    """A model from a folder in the transformers layout, on the CPU. rootdk.load makes one.
+
+    architecture, parameters, layers, heads, kv_heads, d_model, vocab_size and max_position (0: no limit) say what it is;
+    gives_logits is False for models that end in hidden states (BERT)."""
+
+    def __init__(self, folder: Union[str, "os.PathLike[str]"]) -> None:
+        self.name = os.fspath(folder)
+        self._functions = _models_abi.functions()
+        handle = ctypes.c_void_p()
+        _abi.check(self._functions.model_load(os.fsencode(folder), ctypes.byref(handle)))
+        self._handle = handle
+        weakref.finalize(self, self._functions.model_destroy, handle)
+        info = _models_abi.ModelInfo()
+        self._functions.model_info_init(ctypes.byref(info))
+        _abi.check(self._functions.model_describe(handle, ctypes.byref(info)))
+        self.architecture: str = info.architecture.decode()
+        self.parameters: int = info.parameters
+        self.layers: int = info.layers
+        self.heads: int = info.heads
+        self.kv_heads: int = info.kv_heads
+        self.d_model: int = info.d_model
+        self.vocab_size: int = info.vocab_size
+        self.max_position: int = info.max_position
+        self.gives_logits, self.has_encoder = bool(info.gives_logits), bool(info.has_encoder)
+        self.has_tokenizer = bool(info.has_tokenizer)
+        self._output_width: int = info.output_width
+
+    def __repr__(self) -> str:
+        return (
+            f"rootdk.Model({self.name!r}: {self.architecture}, {self.parameters} parameters, {self.layers} layers of "
+            f"{self.heads} heads)"
+        )
+
+    def encode(self, text: str, *, special: bool = True) -> List[int]:
+        """The ids of a text, with what the tokenizer puts around it unless special is False."""
+        data = text.encode()
+        ids, count = ctypes.POINTER(ctypes.c_int32)(), ctypes.c_size_t()
+        _abi.check(
+            self._functions.model_encode(
+                self._handle, data, len(data), int(special), ctypes.byref(ids), ctypes.byref(count)
+            )
+        )
+        return ids[: count.value]
+
+    def decode(self, ids: Any, *, special: bool = False) -> str:
+        """The text of ids, without special tokens unless asked for."""
+        ids = _id_list(ids)
+        return self._functions.text(self._functions.model_decode, self._handle, c_ids(ids), len(ids), int(special))
+
+    def ids_of(self, prompt: Prompt) -> List[int]:
+        """The ids of a text, or the ids themselves."""
+        return self.encode(prompt) if isinstance(prompt, str) else _id_list(prompt)
+
+    def forward(
+        self,
+        ids: Prompt,
+        *,
+        mask: Any = None,
+        token_types: Any = None,
+        decoder_ids: Any = None,
+        threads: Optional[int] = None,
+    ) -> Any:
+        """The logits of each next token [batch, len, vocab], or hidden states [batch, len, d_model], as f32.
+
+        ids is a text, a list, or an array [len] or [batch, len]; without the batch, so is the result. mask has 1 for
+        tokens and 0 for padding. decoder_ids are needed by encoder-decoder models, whose output is theirs. The result
+        is an array of the kind that ids is; from a text or a list a NumPy array, where there is NumPy."""
+        given = self.ids_of(ids) if isinstance(ids, str) else ids
+        arrays = [None if x is None else _id_array(x) for x in (given, mask, token_types, decoder_ids)]
+        return _forward(arrays[0], self, *arrays[1:], int(threads or 0))
+
+    def generate(self, prompt: Prompt, max_new: int = 64, **options: Any) -> Generation:
+        """Continues a text, or token ids, by up to max_new tokens. The options are those of `stream`."""
+        ids = self.ids_of(prompt)
+        new = [token.id for token in self.stream(ids, max_new, **options)]
+        text = self.decode(new) if self.has_tokenizer else ""
+        return Generation(text, new, ids, prompt if isinstance(prompt, str) and not self.has_encoder else "")
+
+    def stream(
+        self,
+        prompt: Prompt,
+        max_new: int = 64,
+        *,
+        greedy: Optional[bool] = None,
+        temperature: Optional[float] = None,
+        top_k: Optional[int] = None,
+        top_p: Optional[float] = None,
+        seed: int = 0,
+        stop_at_end: bool = True,
+        cache: bool = True,
+        threads: Optional[int] = None,
+    ) -> TokenStream:
+        """The tokens that `generate` adds, one by one as they come, each with its id and its text.
+
+          greedy              always the likeliest token: the default unless one of the next three is given
+          temperature         draws from the softmax of the logits over this
+          top_k, top_p        draws from the k likeliest; from the likeliest that together reach p
+          seed                the same seed draws the same tokens
+          stop_at_end         ends at the model's end token
+          cache               False computes the whole sequence anew for each token, to the same result"""
+        params = _models_abi.GenerateParams()
+        self._functions.generate_params_init(ctypes.byref(params))
+        sampled = [x is not None for x in (temperature, top_k, top_p)]
+        if greedy and any(sampled):
+            raise ValueError("generate: greedy takes no temperature, top_k or top_p")
+        params.max_new, params.seed = max_new, seed & 0xFFFFFFFFFFFFFFFF
+        params.greedy = not any(sampled) if greedy is None else greedy
+        for name, value in (("temperature", temperature), ("top_k", top_k), ("top_p", top_p)):
+            if value is not None:
+                setattr(params, name, value)
+        params.stop_at_end, params.cache, params.threads = stop_at_end, cache, threads or 0
+        return TokenStream(self, self.ids_of(prompt), params)
+
+
+def load(folder: Union[str, "os.PathLike[str]"]) -> Model:
+    """A model from a folder with config.json, model.safetensors (or its shards) and, for text, tokenizer.json: GPT-2,
+    BERT, LLaMA, Mistral, GPT-NeoX, BLOOM, T5, Marian, Gemma 2, Qwen 3, gpt-oss, or one of `rootdk train`. "builtin" is the
+    small model that comes with the package.
+
+        >>> model = rootdk.load("builtin")
+        >>> print(model.generate("ROMEO:", max_new=40, temperature=0.8, seed=1))
+    """
+    return Model(folder)
+
+
+def _id_list(ids: Any) -> List[int]:
+    """Token ids as a list, from any array or sequence of whole numbers."""
+    values = ids.tolist() if hasattr(ids, "tolist") else list(ids)
+    for value in values:
+        if not isinstance(value, int) or not 0 <= value < 2**31:
+            raise ValueError(f"rootdk: {value!r} is not a token id (a whole number from 0 on)")
+    return values
+
+
+def _id_array(ids: Any) -> Any:
+    """Lists as an array: of NumPy where it is installed, else a buffer. Arrays as they are."""
+    if not isinstance(ids, (list, tuple, range)):
+        return ids
+    rows = [list(row) if isinstance(row, (list, tuple, range)) else row for row in ids]
+    nested = bool(rows) and isinstance(rows[0], list)
+    lengths = {len(row) if isinstance(row, list) else None for row in rows}
+    if len(lengths) > 1:
+        raise ValueError("rootdk: the rows of ids have different lengths; pad them, and say so with mask")
+    flat = _id_list([x for row in rows for x in row] if nested else rows)
+    if not flat:
+        raise ValueError("rootdk: there are no token ids")
+    shape = (len(rows), len(flat) // len(rows)) if nested else (len(flat),)
+    result = Buffer.empty(shape, _structs.I32)
+    ctypes.memmove(result.address, c_ids(flat), 4 * len(flat))
+    try:
+        import numpy
+    except ImportError:
+        return result
+    return numpy.array(result.memoryview())
+
+
+@takes_any_array
+def _forward(ids: Any, model: Model, mask: Any, token_types: Any, decoder_ids: Any, threads: int) -> Any:
+    kind = kind_of(ids, "ids")
+    read = ids if decoder_ids is None else decoder_ids
+    batched = len(read.shape) == 2
+    shape = tuple(read.shape) if batched else (1, *read.shape)
+    out = kind.empty((*shape, model._output_width), _structs.F32, ids)
+    inputs = {"ids": ids, "mask": mask, "token_types": token_types, "decoder_ids": decoder_ids}
+    call_with_tensors(
+        kind,
+        lambda *at: model._functions.model_forward(model._handle, *at, threads),
+        ranks=dict.fromkeys(inputs, 2),
+        **inputs,
+        out=out,
+    )
+    if batched:
+        return out
+    return out.without_batch() if isinstance(out, Buffer) else out[0]

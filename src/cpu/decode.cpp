@@ -163,7 +163,9 @@ class AttendRun {
            Workspace::aligned(scratch_bytes());
   }
 
-  std::size_t scratch_bytes() const { return kernels_.scratch_bytes(static_cast<int>(shape_.head_dim), block_rows_); }
+  std::size_t scratch_bytes() const {
+    return kernels_.scratch_bytes(static_cast<int>(shape_.head_dim), static_cast<int>(shape_.value_dim), block_rows_);
+  }
 
   RowStates take_state(Workspace& memory) const {
     const auto rows = static_cast<std::size_t>(block_rows_);
@@ -206,8 +208,9 @@ class AttendRun {
                : nullptr;
   }
 
+  // The chunk that begins there; keys up to fetch_end come next on the same thread.
   void run_chunk(const Slot& slot, const TokenBlock& block, std::int64_t kv_head, std::int64_t begin,
-                 const RowStates& state) {
+                 std::int64_t fetch_end, const RowStates& state) {
     DecodeBlock work;
     work.rule = &rows_.rule();
     work.rows = slot.rows;
@@ -229,6 +232,7 @@ class AttendRun {
                   .kind = cache_kind(call_.k.dtype)};
     work.begin = begin;
     work.end = std::min<std::int64_t>(begin + kChunkKeys, block.key_end());
+    work.fetch_end = fetch_end;
     work.evicted = {block.span->gap_begin, block.span->gap_end};
     work.unseen = block.unseen;
     work.state = state;
@@ -274,7 +278,7 @@ class AttendRun {
       const std::int64_t kv_head = task % shape_.kv_heads;
       set_rows(own, block, kv_head);
       for (std::size_t c = 0; c < block.chunks.size(); ++c) {
-        run_chunk(own, block, kv_head, block.chunks[c], c == 0 ? own.state : own.chunk);
+        run_chunk(own, block, kv_head, block.chunks[c], block.key_end(), c == 0 ? own.state : own.chunk);
         if (c > 0) merge(own.state, own.chunk, block);
       }
       finish(block, kv_head, own.state);
@@ -319,13 +323,18 @@ class AttendRun {
       const Slot& own = slot[static_cast<std::size_t>(s)];
       const Part& part = parts[static_cast<std::size_t>(task)];
       set_rows(own, *part.block, part.kv_head);
-      run_chunk(own, *part.block, part.kv_head, part.begin, part.state);
+      run_chunk(own, *part.block, part.kv_head, part.begin, part.block->key_end(), part.state);
     });
-    for (std::size_t p = 0; p < count;) {
+    std::vector<std::size_t> firsts;
+    for (std::size_t p = 0; p < count; ++p) {
+      if (parts[p].first) firsts.push_back(p);
+    }
+    executor_.parallel_for(static_cast<std::int64_t>(firsts.size()), [&](std::int64_t i) {
+      std::size_t p = firsts[static_cast<std::size_t>(i)];
       const Part& first = parts[p];
       for (++p; p < count && !parts[p].first; ++p) merge(first.state, parts[p].state, *first.block);
       finish(*first.block, first.kv_head, first.state);
-    }
+    });
   }
 
   const AttendCall& call_;

@@ -12,11 +12,12 @@ namespace rootdk::cpu {
 
 enum class CacheKind : int32_t { f32, bf16, f16, i8 };
 
-// Keys are found in groups of 16 that never cross a page, scored in tiles of 64, and summed in chunks of 1024. All
-// three begin at multiples of their size, counted from position 0 of the sequence: how a row's keys are cut depends on
-// nothing else, which is why its result has the same bits in any batch and for any number of threads.
+// Keys are found in groups of 16 that never cross a page, scored in tiles of 32 or 64 (which, the type of the cache
+// says), and summed in chunks of 1024. All three begin at multiples of their size, counted from position 0 of the
+// sequence: how a row's keys are cut depends on nothing else, which is why its result has the same bits in any batch and
+// for any number of threads.
 constexpr int kGroupKeys = 16;
-constexpr int kTileKeys = 64;
+constexpr int kMaxTileKeys = 64;
 constexpr int kChunkKeys = 1024;
 
 // The rows of a query block are computed four at a time.
@@ -49,6 +50,7 @@ struct DecodeBlock {
   int head_dim = 0, value_dim = 0;
   CachedKeys cache;
   int64_t begin = 0, end = 0;  // begin is a multiple of kChunkKeys
+  int64_t fetch_end = 0;       // keys [end, fetch_end) will be read next: they are fetched towards the end
   KeySpan evicted;             // hidden from every row, and its pages may be gone
   KeySpan unseen;              // hidden from every row by the window
   RowStates state;             // overwritten; out_stride is a multiple of 64
@@ -56,12 +58,14 @@ struct DecodeBlock {
 };
 
 struct DecodeTable {
-  size_t (*scratch_bytes)(int head_dim, int rows) = nullptr;
+  size_t (*scratch_bytes)(int head_dim, int value_dim, int rows) = nullptr;
   void (*run)(const DecodeBlock& block) = nullptr;
   // Adds the state of later keys to the state of earlier ones.
   void (*merge)(const RowStates& into, const RowStates& later, int rows, int value_dim) = nullptr;
   // out[d] = row[d] * factor in the caller's element type.
   void (*store_row)(const float* row, float factor, int value_dim, void* out, ElementKind kind) = nullptr;
+  // Reads memory in 1, 2 or 4 streams and does nothing else, for the benchmark.
+  float (*read)(const float* memory, int64_t count, int streams) = nullptr;
 };
 
 // One function per target that this build has; see targets/decode_*.cpp.

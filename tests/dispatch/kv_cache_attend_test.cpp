@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
+
 #include "rootdk/rootdk.h"
 #include "support/tensors.h"
 
@@ -73,6 +76,35 @@ TEST_P(LongCaches, HaveTheSameBitsInAnyBatch) {
   attend(test.cache, q.slice(2, 2, 3), alone, {{{.sequence = test.one}}});
   attend(test.cache, q.slice(2, 0, 3), both, {{{.sequence = other, .tokens = 2}, {.sequence = test.one}}});
   EXPECT_EQ(doubles(both.view().slice(2, 2, 3)), doubles(alone));
+}
+
+// Beside keys that are read stand keys that are not: later tokens of the same call, and what a window hides.
+TEST_P(LongCaches, KeysThatARowDoesNotReadMayHoldAnything) {
+  Long test(GetParam());
+  constexpr std::int64_t kHidden = 36, kLast = 77;  // tokens of the same tiles as keys that are read
+  Tensor k = convert(test.k, DType::f32), v = convert(test.v, DType::f32);
+  for (std::int64_t h = 0; h < kKvHeads; ++h) {
+    for (const std::int64_t t : {kHidden, kLast}) {
+      for (std::int64_t d = 0; d < kDim; ++d) {
+        k.values<float>()[static_cast<std::size_t>((h * kLen + t) * kDim + d)] = std::numeric_limits<float>::infinity();
+        v.values<float>()[static_cast<std::size_t>((h * kLen + t) * kDim + d)] = std::nanf("");
+      }
+    }
+  }
+  const AttendParams params{.window_left = 35, .window_keeps_first = 2};  // token 72 sees 37 to 72, and the first two
+  auto decode = [&](const Tensor& keys, const Tensor& values) {
+    KvCache cache({.dtype = GetParam(), .kv_heads = kKvHeads, .head_dim = kDim, .page_size = 16, .pages = 6});
+    const KvStep step{.sequence = cache.open(), .tokens = 78};
+    append(cache, keys.view().slice(2, 0, 78), values.view().slice(2, 0, 78), {&step, 1});
+    Tensor out(DType::f32, {1, kHeads, 6, kDim});
+    attend(cache, test.q.view().slice(2, 72, 78), out, {{{.sequence = step.sequence, .tokens = 6, .position = 72}}},
+           params);
+    return out;
+  };
+  const Tensor clean = decode(test.k, test.v), out = decode(k, v);
+  // Tokens 72 to 76 read neither of the two; token 77 is one of them.
+  EXPECT_EQ(doubles(out.view().slice(2, 0, 5)), doubles(clean.view().slice(2, 0, 5)));
+  EXPECT_TRUE(std::isnan(doubles(out.view().slice(2, 5, 6)).front()));
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, LongCaches, testing::Values(DType::f32, DType::bf16, DType::f16, DType::i8),

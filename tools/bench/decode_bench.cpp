@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "core/check.h"
-#include "core/kv_cache_state.h"
 #include "tools/bench/read_bandwidth.h"
 
 namespace rootdk::tools {
@@ -49,13 +48,6 @@ class DecodeProblem {
   }
 
   void run() { attend(cache_, q_, out_, steps_, {}, {}, execution()); }
-
-  // The keys of the cache.
-  std::span<const std::byte> memory() const {
-    const KvStorage& storage = cache_.state().storage;
-    const auto bytes = static_cast<std::size_t>(storage.k.elements()) * size_of(storage.k.dtype);
-    return {storage.k.as<const std::byte>(), bytes};
-  }
 
   std::string implementation() {
     const Explanation answer = explain_attend(cache_, q_, out_, steps_, {}, {}, execution());
@@ -125,10 +117,8 @@ DecodeBenchResult run_decode_bench(const DecodeBenchCase& given) {
   DecodeProblem problem(bench);
   DecodeBenchResult result;
   result.implementation = problem.implementation();
-  // The cache's own keys, or where they would fit into a processor's caches, something larger.
-  constexpr std::size_t kLarge = std::size_t{64} << 20;
-  const Tensor other(DType::i8, {problem.memory().size() < kLarge ? static_cast<std::int64_t>(kLarge) : 0});
-  ReadMeter meter(other.elements() ? std::as_bytes(other.values<std::int8_t>()) : problem.memory(),
+  constexpr double kLarge = 128 << 20;
+  ReadMeter meter(result.implementation, static_cast<std::size_t>(std::max(bench.bytes(), kLarge)),
                   shared_executor(bench.threads));
   problem.run();
   std::vector<double> samples;
@@ -139,7 +129,7 @@ DecodeBenchResult run_decode_bench(const DecodeBenchCase& given) {
   std::sort(samples.begin(), samples.end());
   result.best_seconds = samples.front();
   result.median_seconds = samples[samples.size() / 2];
-  result.read_bandwidth = meter.best_bytes_per_second();
+  result.read_bandwidth = meter.best();
   return result;
 }
 

@@ -2,62 +2,34 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdint>
-#include <cstring>
 #include <vector>
 
+#include "cpu/decode_targets.h"
+
 namespace rootdk::tools {
-namespace {
 
-constexpr std::size_t kLine = 64;
-
-struct Line {
-  std::uint64_t words[kLine / sizeof(std::uint64_t)];
-};
-
-// Reads `streams` equal parts of the memory side by side, line by line, each asked for a while before it is needed.
-template <std::size_t kStreams>
-std::uint64_t read_streams(std::span<const std::byte> memory) {
-  constexpr std::size_t kAhead = 32 * kLine;
-  const std::size_t part = memory.size() / kStreams / kLine * kLine;
-  Line sums[kStreams] = {};
-  for (std::size_t offset = 0; offset < part; offset += kLine) {
-    for (std::size_t s = 0; s < kStreams; ++s) {
-      const std::byte* from = memory.data() + s * part + offset;
-      __builtin_prefetch(from + kAhead);
-      Line line;
-      std::memcpy(&line, from, kLine);
-      for (std::size_t w = 0; w < std::size(line.words); ++w) sums[s].words[w] ^= line.words[w];
-    }
+ReadMeter::ReadMeter(std::string_view implementation, std::size_t bytes, Executor& executor)
+    : memory_(bytes),
+      share_(static_cast<std::int64_t>(bytes / sizeof(float)) / executor.threads()),
+      executor_(executor) {
+  for (const cpu::DecodeTarget& target : cpu::decode_targets()) {
+    if (target.name == implementation) read_ = target.kernels().read;
   }
-  std::uint64_t all = 0;
-  for (const Line& sum : sums) {
-    for (const std::uint64_t word : sum.words) all ^= word;
-  }
-  return all;
 }
-
-template <std::size_t kStreams>
-double bytes_per_second(std::span<const std::byte> memory, Executor& executor) {
-  const int threads = executor.threads();
-  const std::size_t share = memory.size() / static_cast<std::size_t>(threads) / kLine * kLine;
-  std::vector<std::uint64_t> results(static_cast<std::size_t>(threads));
-  const auto start = std::chrono::steady_clock::now();
-  executor.parallel_for(threads, [&](std::int64_t i) {
-    const auto at = static_cast<std::size_t>(i);
-    results[at] = read_streams<kStreams>(memory.subspan(at * share, share));
-  });
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  volatile std::uint64_t keep = 0;  // the reads have a result, so they happen
-  for (const std::uint64_t result : results) keep = keep ^ result;
-  return static_cast<double>(share) * threads / seconds;
-}
-
-}  // namespace
 
 void ReadMeter::measure() {
-  best_ = std::max({best_, bytes_per_second<1>(memory_, executor_), bytes_per_second<2>(memory_, executor_),
-                    bytes_per_second<4>(memory_, executor_)});
+  if (!read_) return;
+  const int threads = executor_.threads();
+  const auto* memory = reinterpret_cast<const float*>(memory_.data());
+  std::vector<float> results(static_cast<std::size_t>(threads));
+  for (const int streams : {1, 2, 4}) {
+    const auto start = std::chrono::steady_clock::now();
+    executor_.parallel_for(threads, [&](std::int64_t i) {
+      results[static_cast<std::size_t>(i)] = read_(memory + i * share_, share_, streams);
+    });
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    best_ = std::max(best_, static_cast<double>(share_) * sizeof(float) * threads / seconds);
+  }
 }
 
 }  // namespace rootdk::tools

@@ -23,50 +23,66 @@ struct WeightsInPlace {
 
 template <class Product>
 struct DecodeScratch {
+  using Element = typename Product::Element;
   using Weight = typename Product::Weight;
+  using Query = typename Product::Query;
+
+  static size_t bytes(int head_dim, int value_dim, int rows) {
+    DecodeScratch measure;
+    return measure.place(head_dim, value_dim, (rows + kRowBlock - 1) / kRowBlock);
+  }
+
+  DecodeScratch(void* memory, int head_dim, int value_dim, int blocks) : memory_(static_cast<unsigned char*>(memory)) {
+    place(head_dim, value_dim, blocks);
+  }
+
+  float* scores;          // [kRowBlock, kMaxTileKeys]; then the weights in f32
+  Weight* weights;        // [planes, kRowBlock, kMaxTileKeys]
+  Query* queries;         // [row blocks]
+  unsigned char* packed;  // [row blocks, packed_stride]
+  size_t packed_stride;
+  Element* values;  // [kMaxTileKeys, value_dim]: of a tile with some keys left out
+  float* out;       // [kRowBlock, out_stride]
+
+ private:
+  DecodeScratch() = default;
 
   static constexpr size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
-  static constexpr size_t kScores = sizeof(float) * kRowBlock * kTileKeys;
-  static constexpr size_t kScales = sizeof(float) * 2 * kTileKeys;
-  static constexpr size_t kWeights = sizeof(Weight) * Product::kWeightPlanes * kRowBlock * kTileKeys;
 
-  static size_t bytes(int head_dim, int rows) {
-    const auto blocks = static_cast<size_t>((rows + kRowBlock - 1) / kRowBlock);
-    return kScores + kScales + aligned(kWeights) +
-           blocks * (aligned(Product::query_bytes(head_dim)) + aligned(sizeof(typename Product::Query)));
-  }
-
-  DecodeScratch(void* memory, int head_dim, int blocks) {
-    auto* p = static_cast<unsigned char*>(memory);
-    scores = reinterpret_cast<float*>(p);
-    k_scales = reinterpret_cast<float*>(p + kScores);
-    v_scales = k_scales + kTileKeys;
-    weights = reinterpret_cast<Weight*>(p + kScores + kScales);
-    queries = reinterpret_cast<typename Product::Query*>(p + kScores + kScales + aligned(kWeights));
-    packed = p + kScores + kScales + aligned(kWeights) +
-             static_cast<size_t>(blocks) * aligned(sizeof(typename Product::Query));
+  size_t place(int head_dim, int value_dim, int blocks) {
+    size_t used = 0;
+    auto take = [&](size_t bytes) {
+      unsigned char* piece = memory_ ? memory_ + used : nullptr;
+      used += aligned(bytes);
+      return piece;
+    };
+    const auto count = static_cast<size_t>(blocks), columns = static_cast<size_t>(value_dim);
     packed_stride = aligned(Product::query_bytes(head_dim));
+    scores = reinterpret_cast<float*>(take(sizeof(float) * kRowBlock * kMaxTileKeys));
+    weights = reinterpret_cast<Weight*>(take(sizeof(Weight) * Product::kWeightPlanes * kRowBlock * kMaxTileKeys));
+    queries = reinterpret_cast<Query*>(take(sizeof(Query) * count));
+    packed = take(packed_stride * count);
+    values = reinterpret_cast<Element*>(take(sizeof(Element) * kMaxTileKeys * columns));
+    out = reinterpret_cast<float*>(take(sizeof(float) * kRowBlock * aligned(columns)));
+    return used;
   }
 
-  float* scores;                     // [kRowBlock, kTileKeys]; then the weights in f32
-  float *k_scales, *v_scales;        // [kTileKeys]
-  Weight* weights;                   // [planes, kRowBlock, kTileKeys]
-  typename Product::Query* queries;  // [row blocks]
-  unsigned char* packed;             // [row blocks, packed_stride]
-  size_t packed_stride;
+  unsigned char* memory_ = nullptr;
 };
 
 template <class Product>
 class DecodeKernel {
  public:
   using Element = typename Product::Element;
+  using KeyTile = Tile<typename Product::Lanes>;
+  using Values = TileValues<typename Product::Lanes, typename Product::Weight>;
 
   explicit DecodeKernel(const DecodeBlock& block)
       : block_(block),
         rule_(*block.rule),
         row_blocks_((block.row_count + kRowBlock - 1) / kRowBlock),
         scaled_(block.cache.kind == CacheKind::i8),
-        scratch_(block.scratch, block.head_dim, row_blocks_) {}
+        scratch_(block.scratch, block.head_dim, block.value_dim, row_blocks_) {}
 
   void run() {
     clear();
@@ -76,13 +92,14 @@ class DecodeKernel {
           block_.q + static_cast<ptrdiff_t>(first) * block_.head_dim, smaller(kRowBlock, block_.row_count - first),
           block_.head_dim, block_.q_is_bf16, scratch_.packed + static_cast<size_t>(b) * scratch_.packed_stride);
     }
-    const Tile<Element> nothing;
-    Tile<Element> tile = find_from(block_.begin);
+    const KeyTile nothing;
+    KeyTile tile = find_from(block_.begin, block_.end);
     while (tile.total > 0) {
-      const Tile<Element> next = find_from(tile.begin + kTileKeys);
-      if (scaled_) gather_scales(tile);
+      const KeyTile next = find_from(tile.begin + KeyTile::kKeys, block_.end);
+      // Behind the last tile comes the next chunk.
+      const KeyTile ahead = next.total > 0 ? next : find_from(block_.end, block_.fetch_end);
       // The first rows fetch, the others find everything in the caches.
-      for (int b = 0; b < row_blocks_; ++b) attend(b, tile, b == 0 ? next : nothing);
+      for (int b = 0; b < row_blocks_; ++b) attend(b, tile, b == 0 ? ahead : nothing);
       tile = next;
     }
   }
@@ -100,10 +117,10 @@ class DecodeKernel {
   }
 
   // The first tile at or after a position with a key that some row sees; total is 0 where there is none.
-  Tile<Element> find_from(int64_t position) const {
-    Tile<Element> tile;
-    for (; position < block_.end; position += kTileKeys) {
-      find(position, tile);
+  KeyTile find_from(int64_t position, int64_t limit) const {
+    KeyTile tile;
+    for (; position < limit; position += KeyTile::kKeys) {
+      find(position, limit, tile);
       if (tile.total > 0) return tile;
     }
     return tile;
@@ -111,12 +128,12 @@ class DecodeKernel {
 
   static bool inside(int64_t begin, int64_t end, const KeySpan& span) { return begin >= span.begin && end <= span.end; }
 
-  void find(int64_t position, Tile<Element>& tile) const {
+  void find(int64_t position, int64_t limit, KeyTile& tile) const {
     const CachedKeys& c = block_.cache;
     tile.begin = position;
-    for (int g = 0; g < kTileGroups; ++g) {
+    for (int g = 0; g < KeyTile::kGroups; ++g) {
       const int64_t begin = position + g * kGroupKeys;
-      const int64_t end = begin + kGroupKeys < block_.end ? begin + kGroupKeys : block_.end;
+      const int64_t end = begin + kGroupKeys < limit ? begin + kGroupKeys : limit;
       tile.keys[g] = 0;
       if (begin >= end || inside(begin, end, block_.evicted) || inside(begin, end, block_.unseen)) continue;
       const int64_t page = c.pages[begin / c.page_size], token = begin % c.page_size;
@@ -131,51 +148,56 @@ class DecodeKernel {
     }
   }
 
-  void gather_scales(const Tile<Element>& tile) {
-    for (int g = 0; g < kTileGroups; ++g) {
-      for (int t = 0; t < kGroupKeys; ++t) {
-        const bool there = t < tile.keys[g];
-        scratch_.k_scales[g * kGroupKeys + t] = there ? tile.k_scales[g][t] : 0.0f;
-        scratch_.v_scales[g * kGroupKeys + t] = there ? tile.v_scales[g][t] : 0.0f;
-      }
-    }
-  }
-
-  void attend(int b, const Tile<Element>& tile, const Tile<Element>& ahead) {
+  void attend(int b, const KeyTile& tile, const KeyTile& ahead) {
     score(b, tile, ahead);
     float factors[kRowBlock] = {1.0f, 1.0f, 1.0f, 1.0f}, restores[kRowBlock] = {1.0f, 1.0f, 1.0f, 1.0f};
+    bool all_seen = true;
     for (int i = 0; i < kRowBlock; ++i) {
       const int r = b * kRowBlock + i;
-      float* row = scratch_.scores + i * kTileKeys;
+      float* row = scratch_.scores + i * kMaxTileKeys;
       if (r < block_.row_count) {
-        factors[i] = block_.state.weighted ? softmax<true>(r, tile, row) : softmax<false>(r, tile, row);
-        if (scaled_) multiply(row, scratch_.v_scales, 1.0f);
+        const bool sees_all = sees_whole(r, tile);
+        all_seen = all_seen && sees_all;
+        factors[i] =
+            block_.state.weighted ? softmax<true>(r, tile, sees_all, row) : softmax<false>(r, tile, sees_all, row);
+        if (scaled_) {
+          multiply(row, tile, tile.v_scales, 1.0f);
+          if (!sees_all) fill_unseen(r, tile, row, 0.0f);  // the scale may have been NaN
+        }
       } else {
-        for (int t = 0; t < kTileKeys; t += kWidth) Simd::store(row + t, Simd::zero());
+        for (int t = 0; t < KeyTile::kKeys; t += kWidth) Simd::store(row + t, Simd::zero());
       }
-      restores[i] = Product::store_weights(scratch_.queries[b], row, scratch_.weights + i * kTileKeys);
+      restores[i] = Product::store_weights(scratch_.queries[b], row, scratch_.weights + i * kMaxTileKeys);
     }
-    const TileValues<Element, typename Product::Weight> values{tile,    ahead,    scratch_.weights,
-                                                               factors, restores, block_.value_dim};
-    Product::add_values(scratch_.queries[b], values, block_.state, b * kRowBlock, block_.value_dim);
+    const Values values{tile, ahead, scratch_.weights, factors, restores, block_.value_dim};
+    if (all_seen || is_finite(tile)) {
+      Product::add_values(scratch_.queries[b], values, block_.state, b * kRowBlock);
+    } else {
+      add_values_carefully(b, values);
+    }
   }
 
-  void score(int b, const Tile<Element>& tile, const Tile<Element>& ahead) {
-    for (int g = 0; g < kTileGroups; ++g) {
+  void score(int b, const KeyTile& tile, const KeyTile& ahead) {
+    for (int g = 0; g < KeyTile::kGroups; ++g) {
       if (tile.keys[g] == 0) continue;
-      Product::score(scratch_.queries[b], {tile.k[g], ahead.keys[g] ? ahead.k[g] : nullptr, tile.keys[g]},
+      Product::score(scratch_.queries[b], {tile.k[g], ahead.keys[g] ? ahead.k[g] : tile.k[g], tile.keys[g]},
                      block_.head_dim, scratch_.scores + g * kGroupKeys);
     }
     if (scaled_) {
       for (int i = 0; i < kRowBlock; ++i) {
-        multiply(scratch_.scores + i * kTileKeys, scratch_.k_scales, scratch_.queries[b].scales[i]);
+        multiply(scratch_.scores + i * kMaxTileKeys, tile, tile.k_scales, scratch_.queries[b].scales[i]);
       }
     }
   }
 
-  static void multiply(float* row, const float* by, float factor) {
-    for (int t = 0; t < kTileKeys; t += kWidth) {
-      Simd::store(row + t, Simd::mul(Simd::load(row + t), Simd::mul(Simd::load(by + t), Simd::set1(factor))));
+  // row[t] *= scale of key t * factor.
+  static void multiply(float* row, const KeyTile& tile, const float* const (&scales)[KeyTile::kGroups], float factor) {
+    for (int g = 0; g < KeyTile::kGroups; ++g) {
+      for (int t = 0; t < tile.keys[g]; t += kWidth) {
+        const Vec by = Simd::load_first(scales[g] + t, smaller(tile.keys[g] - t, kWidth));
+        float* at = row + g * kGroupKeys + t;
+        Simd::store(at, Simd::mul(Simd::load(at), Simd::mul(by, Simd::set1(factor))));
+      }
     }
   }
 
@@ -183,38 +205,100 @@ class DecodeKernel {
     return span.begin >= span.end || span.end <= begin || span.begin >= end;
   }
 
-  static void mask(float* row, int64_t tile, const KeySpan& span) {
-    const int64_t begin = span.begin > tile ? span.begin - tile : 0;
-    const int64_t end = span.end - tile < kTileKeys ? span.end - tile : kTileKeys;
-    fill_masked(row, begin, end);
+  bool sees_whole(int r, const KeyTile& tile) const {
+    const int64_t begin = tile.begin, end = begin + KeyTile::kKeys;
+    return tile.total == KeyTile::kKeys && block_.rows[r].key_end >= end && apart(block_.hidden[r], begin, end) &&
+           apart(block_.evicted, begin, end);
+  }
+
+  // row[t] = x for the keys of the tile that row r does not see.
+  void fill_unseen(int r, const KeyTile& tile, float* row, float x) const {
+    auto fill = [&](int64_t begin, int64_t end) {
+      for (int64_t t = begin > 0 ? begin : 0; t < (end < KeyTile::kKeys ? end : KeyTile::kKeys); ++t) row[t] = x;
+    };
+    const QueryRow& query = block_.rows[r];
+    fill(0, query.key_begin - tile.begin);
+    fill(query.key_end - tile.begin, KeyTile::kKeys);
+    fill(block_.hidden[r].begin - tile.begin, block_.hidden[r].end - tile.begin);
+    fill(block_.evicted.begin - tile.begin, block_.evicted.end - tile.begin);
+    for (int g = 0; g < KeyTile::kGroups; ++g) {
+      if (tile.keys[g] == 0) fill(g * kGroupKeys, (g + 1) * kGroupKeys);
+    }
   }
 
   // Scores become weights relative to the row's maximum. Returns the factor on what was summed before.
   template <bool kStats>
-  float softmax(int r, const Tile<Element>& tile, float* row) {
-    const QueryRow& query = block_.rows[r];
-    const int64_t begin = tile.begin, end = begin + kTileKeys;
-    const bool sees_all = tile.total == kTileKeys && query.key_end >= end && apart(block_.hidden[r], begin, end) &&
-                          apart(block_.evicted, begin, end);
-    if (rule_.transforms || !sees_all) {
-      form_logits({row, begin, kTileKeys, kTileKeys}, rule_, query);
-      mask(row, begin, block_.hidden[r]);
-      mask(row, begin, block_.evicted);
-      for (int g = 0; g < kTileGroups; ++g) {
-        if (tile.keys[g] == 0) fill_masked(row, g * kGroupKeys, (g + 1) * kGroupKeys);
-      }
+  float softmax(int r, const KeyTile& tile, bool sees_all, float* row) {
+    if (rule_.transforms) {
+      form_logits({row, tile.begin, KeyTile::kKeys, KeyTile::kKeys}, rule_, block_.rows[r]);
     }
+    if (!sees_all) fill_unseen(r, tile, row, kMinusInfinity);
     const RowStates& state = block_.state;
     const float scale = rule_.transforms ? 1.0f : rule_.scale;
-    const float factor = raise_max<kStats>(state, r, row_max(row, kTileKeys) * scale, 1.0f);
+    const float factor = raise_max<kStats>(state, r, row_max(row, KeyTile::kKeys) * scale, 1.0f);
     const float max = state.max[r] == kMinusInfinity ? 0.0f : state.max[r];
-    const RowSums sums = exponentials<WeightsInPlace, kStats>(row, kTileKeys, scale, max, row);
+    const RowSums sums = exponentials<WeightsInPlace, kStats>(row, KeyTile::kKeys, scale, max, row);
     state.sum[r] += sums.sum;
     if constexpr (kStats) {
       state.weighted[r] += sums.weighted;
       state.squares[r] += sums.squares;
     }
     return factor;
+  }
+
+  // Whether a weight of zero gives zero with every value of the tile.
+  bool is_finite(const KeyTile& tile) const {
+    if constexpr (sizeof(Element) > 1) {
+      using Lanes = typename Product::Lanes;
+      const auto none = Lanes::load_first(tile.v[0], 0);
+      Vec sum = Simd::zero();
+      for (int g = 0; g < KeyTile::kGroups; ++g) {
+        const int elements = tile.keys[g] * block_.value_dim;
+        for (int i = 0; i < elements; i += Lanes::kLanes) {
+          sum = Lanes::dot(sum, Lanes::load_first(tile.v[g] + i, smaller(Lanes::kLanes, elements - i)), none);
+        }
+      }
+      return Simd::reduce_add(sum) == 0.0f;
+    }
+    return true;
+  }
+
+  // The same sums in the same order, where a row that does not see a key meets zeros in its place.
+  void add_values_carefully(int b, const Values& values) {
+    const RowStates& state = block_.state;
+    const KeyTile nothing;
+    for (int i = 0; i < kRowBlock && b * kRowBlock + i < block_.row_count; ++i) {
+      const KeyTile seen = seen_values(b * kRowBlock + i, values.tile);
+      const float* rows = state.out + b * kRowBlock * state.out_stride;
+      RowStates copy = state;
+      copy.out = scratch_.out;
+      for (int64_t d = 0; d < kRowBlock * state.out_stride; ++d) copy.out[d] = rows[d];
+      Product::add_values(
+          scratch_.queries[b],
+          Values{seen, nothing, values.weights, values.factors, values.restores, values.value_dim}, copy, 0);
+      float* row = state.out + (b * kRowBlock + i) * state.out_stride;
+      for (int64_t d = 0; d < state.out_stride; ++d) row[d] = copy.out[i * state.out_stride + d];
+    }
+  }
+
+  // The tile with a copy of its values, zero for the keys that row r does not see.
+  KeyTile seen_values(int r, const KeyTile& tile) {
+    float seen[KeyTile::kKeys];
+    for (float& x : seen) x = 1.0f;
+    fill_unseen(r, tile, seen, 0.0f);
+    KeyTile result = tile;
+    for (int g = 0; g < KeyTile::kGroups; ++g) {
+      Element* to = scratch_.values + g * kGroupKeys * block_.value_dim;
+      result.v[g] = to;
+      for (int t = 0; t < tile.keys[g]; ++t) {
+        const bool kept = seen[g * kGroupKeys + t] != 0.0f;
+        for (int d = 0; d < block_.value_dim; ++d) {
+          const int at = t * block_.value_dim + d;
+          to[at] = kept ? tile.v[g][at] : Element{};
+        }
+      }
+    }
+    return result;
   }
 
   const DecodeBlock& block_;

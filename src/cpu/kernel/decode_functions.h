@@ -4,15 +4,17 @@
 // linkage.
 
 #include "cpu/kernel/decode.h"
+#include "cpu/kernel/read.h"
 
 namespace rootdk::cpu {
 namespace {
 
 template <class F32, class Bf16, class F16, class Int8>
 struct DecodeFunctions {
-  static size_t scratch_bytes(int head_dim, int rows) {
-    const size_t each[] = {DecodeScratch<F32>::bytes(head_dim, rows), DecodeScratch<Bf16>::bytes(head_dim, rows),
-                           DecodeScratch<F16>::bytes(head_dim, rows), DecodeScratch<Int8>::bytes(head_dim, rows)};
+  static size_t scratch_bytes(int head_dim, int value_dim, int rows) {
+    const size_t each[] = {
+        DecodeScratch<F32>::bytes(head_dim, value_dim, rows), DecodeScratch<Bf16>::bytes(head_dim, value_dim, rows),
+        DecodeScratch<F16>::bytes(head_dim, value_dim, rows), DecodeScratch<Int8>::bytes(head_dim, value_dim, rows)};
     size_t most = 0;
     for (const size_t bytes : each) most = bytes > most ? bytes : most;
     return most;
@@ -60,7 +62,7 @@ struct DecodeFunctions {
   }
 
   static constexpr DecodeTable table() {
-    return {.scratch_bytes = scratch_bytes, .run = run, .merge = merge, .store_row = store_row};
+    return {.scratch_bytes = scratch_bytes, .run = run, .merge = merge, .store_row = store_row, .read = read_memory};
   }
 };
 

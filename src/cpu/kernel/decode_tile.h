@@ -9,75 +9,108 @@
 namespace rootdk::cpu {
 namespace {
 
-constexpr int kTileGroups = kTileKeys / kGroupKeys;
+// How the values of a tile are added to the four rows of a block. Where elements go into the products as they are, memory
+// is the limit: two rows at a time read whole rows of values in order, which is what memory does best, and the other two
+// find a small tile in L1. Where elements have to be widened, that is done once for all four rows, in blocks of columns.
+struct InOrder {
+  static constexpr int kPassRows = kRowBlock / 2;
+  static constexpr int kTileKeys = 32;
+};
+struct WidenOnce {
+  static constexpr int kPassRows = kRowBlock;
+  static constexpr int kTileKeys = 64;
+};
 
 // Where the groups of a tile lie.
-template <class Element>
+template <class Lanes>
 struct Tile {
+  using Element = typename Lanes::Element;
+  static constexpr int kKeys = Lanes::kTileKeys;
+  static constexpr int kGroups = kKeys / kGroupKeys;
+
   int64_t begin = 0;
-  int keys[kTileGroups] = {};  // 0: nobody sees the group
-  const Element* k[kTileGroups] = {};
-  const Element* v[kTileGroups] = {};
-  const float* k_scales[kTileGroups] = {};
-  const float* v_scales[kTileGroups] = {};
+  int keys[kGroups] = {};  // 0: nobody sees the group
+  const Element* k[kGroups] = {};
+  const Element* v[kGroups] = {};
+  const float* k_scales[kGroups] = {};
+  const float* v_scales[kGroups] = {};
   int total = 0;
 };
 
-// Asks for memory that the next tile will read. Into L2: what is needed sooner would not fit into L1.
-inline void prefetch(const void* from, int bytes) {
-  for (int offset = 0; offset < bytes; offset += 64) {
-    __builtin_prefetch(static_cast<const char*>(from) + offset, 0, 2);
-  }
-}
+constexpr int kLine = 64;  // bytes that memory moves at once
 
-// The keys of one group, and of the same group of the next tile, which are fetched meanwhile; null: nothing to fetch.
+// Asks for memory that the next tile will read. Into L2: what is needed sooner would not fit into L1.
+inline void prefetch_line(const void* from) { __builtin_prefetch(from, 0, 2); }
+
+// The keys of one group, and those which are fetched meanwhile: of the same group of the next tile, or the same ones.
 template <class Element>
 struct GroupKeys {
   const Element* first;
   const Element* ahead;
   int keys;
-
-  void fetch(int t, int rows, int head_dim) const {
-    if (ahead) prefetch(ahead + t * head_dim, rows * head_dim * static_cast<int>(sizeof(Element)));
-  }
 };
 
-// Values are added to two rows of a block at a time.
-constexpr int kPassRows = 2;
+// A row of values, as far as one pass reads it.
+alignas(64) constexpr unsigned char kZeroRow[512] = {};
 
-// Where a block of the output begins: at row `row` of the row block that begins at first_row, in a column of value_dim.
-struct BlockOrigin {
-  int first_row, row, column;
+// One pass over the values of a tile: some rows of a row block, some columns.
+struct ValuePass {
+  int row;      // of the row block
+  int column;   // of value_dim
+  int fetched;  // bytes of a pair of keys that earlier passes have fetched
 };
 
 // What a product's add_values reads: weights, factors, and the rows of the values in order.
-template <class Element, class Weight>
+template <class Lanes, class Weight>
 struct TileValues {
-  const Tile<Element>& tile;
-  const Tile<Element>& ahead;  // the next tile, which is fetched meanwhile; without keys: nothing to fetch
-  const Weight* weights;       // [planes, kRowBlock, kTileKeys]
-  const float* factors;        // [kRowBlock]: on what was summed before
-  const float* restores;       // [kRowBlock]: on the products
+  using Element = typename Lanes::Element;
+
+  const Tile<Lanes>& tile;
+  const Tile<Lanes>& ahead;  // the next tile, which is fetched meanwhile; without keys: nothing to fetch
+  const Weight* weights;     // [planes, kRowBlock, kMaxTileKeys]
+  const float* factors;      // [kRowBlock]: on what was summed before
+  const float* restores;     // [kRowBlock]: on the products
   int value_dim;
 
-  // body(column, row, next row), where rows point to column at.column and kColumns of each are read. A last key without
-  // a partner is its own, with a weight of zero.
-  template <int kColumns, class Body>
-  void for_each_pair(BlockOrigin at, Body body) const {
-    for (int g = 0; g < kTileGroups; ++g) {
-      const Element* row = tile.v[g] + at.column;
-      // The first pass over the values fetches; rows of several blocks are fetched in the order of the blocks.
-      const Element* fetched = at.row == 0 && ahead.keys[g] > 0 ? ahead.v[g] + at.column * kGroupKeys : nullptr;
-      const int keys = tile.keys[g], column = g * kGroupKeys;
-      int t = 0;
-      for (; t + 2 <= keys; t += 2, row += 2 * value_dim) {
-        if (fetched) prefetch(fetched + t * kColumns, 2 * kColumns * static_cast<int>(sizeof(Element)));
-        body(column + t, row, row + value_dim);
+  // body(key, row, next row), where rows point to the pass's column. The partner of a last key is a row of zeros, with a
+  // weight of zero. A pass fetches its share of the next tile: kShare bytes for each pair of keys.
+  template <int kShare, class Body>
+  void for_each_pair(const ValuePass& pass, Body body) const {
+    for (int g = 0; g < Tile<Lanes>::kGroups; ++g) {
+      const Element* row = tile.v[g] + pass.column;
+      const auto* fetched = reinterpret_cast<const char*>(ahead.keys[g] > 0 ? ahead.v[g] : tile.v[g]) +
+                            pass.fetched * (kGroupKeys / 2);
+      const int keys = tile.keys[g], first = g * kGroupKeys;
+      for (int t = 0; t < keys; t += 2, row += 2 * value_dim, fetched += kShare) {
+        for (int offset = 0; offset < kShare; offset += kLine) prefetch_line(fetched + offset);
+        body(first + t, row, t + 1 < keys ? row + value_dim : reinterpret_cast<const Element*>(kZeroRow));
       }
-      if (t < keys) body(column + t, row, row);
     }
   }
+
+  // What a pass of so many rows over a block of columns fetches.
+  static constexpr int share(int rows, int columns) {
+    return 2 * columns * static_cast<int>(sizeof(Element)) * rows / kRowBlock;
+  }
 };
+
+// Calls wide(pass) for blocks of kColumns of value_dim and narrow(pass, columns) for the rest in blocks of kStep, kRows
+// rows of a row block at a time. Both return what they have fetched.
+template <int kRows, int kColumns, int kStep, class Wide, class Narrow>
+inline void for_each_pass(int value_dim, Wide wide, Narrow narrow) {
+  ValuePass pass{};
+  while (pass.column < value_dim) {
+    const bool whole = pass.column + kColumns <= value_dim;
+    for (pass.row = 0; pass.row < kRowBlock; pass.row += kRows) {
+      if (whole) {
+        pass.fetched += wide(pass);
+      } else {
+        pass.fetched += narrow(pass, smaller(kStep, value_dim - pass.column));
+      }
+    }
+    pass.column += whole ? kColumns : kStep;
+  }
+}
 
 }  // namespace
 }  // namespace rootdk::cpu

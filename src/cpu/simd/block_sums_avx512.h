@@ -1,7 +1,7 @@
 #pragma once
 
-// The sums over the lanes of a 4 x 4 block of vectors, each of which holds one sum in its lower and another in its
-// upper half: a tree of 14 additions for all 32 of them. The block may hold floats or 32-bit integers.
+// The sums over the lanes of each vector of a 4 x 4 block: a tree of 15 additions for all 16 of them. The block may hold
+// floats or 32-bit integers.
 
 #include <immintrin.h>
 
@@ -9,54 +9,66 @@ namespace rootdk::cpu {
 namespace {
 
 inline __m512 add_lanes(__m512 a, __m512 b) { return _mm512_add_ps(a, b); }
-inline __m512i add_lanes(__m512i a, __m512i b) { return _mm512_add_epi32(a, b); }
 inline __m512 as_floats(__m512 x) { return x; }
+inline __m512 to_numbers(__m512 x) { return x; }
 inline __m512 as_floats(__m512i x) { return _mm512_castsi512_ps(x); }
+inline __m512 to_numbers(__m512i x) { return _mm512_cvtepi32_ps(x); }
 inline void from_floats(__m512 x, __m512& to) { to = x; }
 inline void from_floats(__m512 x, __m512i& to) { to = _mm512_castps_si512(x); }
-inline __m512 to_numbers(__m512 x) { return x; }
-inline __m512 to_numbers(__m512i x) { return _mm512_cvtepi32_ps(x); }
+inline __m512i add_lanes(__m512i a, __m512i b) { return _mm512_add_epi32(a, b); }
 
-// By 32-bit lanes: even lanes of the result sum pairs of a, odd ones pairs of b.
+template <class V>
+inline V add_as(__m512 a, __m512 b) {
+  V x, y;
+  from_floats(a, x);
+  from_floats(b, y);
+  return add_lanes(x, y);
+}
+
+// In every 128-bit quarter: a0 + a2, a1 + a3, b0 + b2, b1 + b3. A blend goes where shuffles do not compete.
+template <class V>
+inline V add_halves(V a, V b) {
+  const __m512 x = as_floats(a), y = as_floats(b);
+  return add_as<V>(_mm512_mask_blend_ps(0xcccc, x, y), _mm512_shuffle_ps(x, y, 0x4e));
+}
+
+// In every quarter: a0 + a1, a2 + a3, b0 + b1, b2 + b3.
 template <class V>
 inline V add_neighbours(V a, V b) {
-  V low, high;
-  from_floats(_mm512_unpacklo_ps(as_floats(a), as_floats(b)), low);
-  from_floats(_mm512_unpackhi_ps(as_floats(a), as_floats(b)), high);
-  return add_lanes(low, high);
+  const __m512 x = as_floats(a), y = as_floats(b);
+  return add_as<V>(_mm512_shuffle_ps(x, y, 0x88), _mm512_shuffle_ps(x, y, 0xdd));
 }
 
-// The same by 64-bit lanes.
+// By quarters: a0 + a2, a1 + a3, b0 + b2, b1 + b3.
 template <class V>
-inline V add_pairs(V a, V b) {
-  const __m512d x = _mm512_castps_pd(as_floats(a)), y = _mm512_castps_pd(as_floats(b));
-  V low, high;
-  from_floats(_mm512_castpd_ps(_mm512_unpacklo_pd(x, y)), low);
-  from_floats(_mm512_castpd_ps(_mm512_unpackhi_pd(x, y)), high);
-  return add_lanes(low, high);
+inline V add_half_quarters(V a, V b) {
+  const __m512 x = as_floats(a), y = as_floats(b);
+  return add_as<V>(_mm512_mask_blend_ps(0xff00, x, y), _mm512_shuffle_f32x4(x, y, 0x4e));
 }
 
-// The same by 128-bit lanes: a0 + a1, a2 + a3, b0 + b1, b2 + b3.
+// By quarters: a0 + a1, a2 + a3, b0 + b1, b2 + b3.
 template <class V>
-inline V add_quarters(V a, V b) {
-  V even, odd;
-  from_floats(_mm512_shuffle_f32x4(as_floats(a), as_floats(b), 0x88), even);
-  from_floats(_mm512_shuffle_f32x4(as_floats(a), as_floats(b), 0xdd), odd);
-  return add_lanes(even, odd);
+inline V add_neighbour_quarters(V a, V b) {
+  const __m512 x = as_floats(a), y = as_floats(b);
+  return add_as<V>(_mm512_shuffle_f32x4(x, y, 0x88), _mm512_shuffle_f32x4(x, y, 0xdd));
 }
 
-// sums[r * stride + i] for the lower half of block[r][i], sums[r * stride + 4 + i] for the upper.
+// In each quarter a part of the sums of four vectors.
 template <class V>
-inline void store_half_sums(const V (&block)[4][4], float* sums, int stride) {
-  V rows[4];
-  for (int r = 0; r < 4; ++r) {
-    rows[r] = add_pairs(add_neighbours(block[r][0], block[r][1]), add_neighbours(block[r][2], block[r][3]));
-  }
-  for (int r = 0; r < 4; r += 2) {
-    const __m512 both = to_numbers(add_quarters(rows[r], rows[r + 1]));
-    _mm256_storeu_ps(sums + r * stride, _mm512_castps512_ps256(both));
-    _mm256_storeu_ps(sums + (r + 1) * stride, _mm512_extractf32x8_ps(both, 1));
-  }
+inline V add_four(const V (&row)[4]) {
+  return add_neighbours(add_halves(row[0], row[1]), add_halves(row[2], row[3]));
+}
+
+// sums[r * stride + i] for block[r][i]. Without loops: GCC 12 would keep the block in memory.
+template <class V>
+inline void store_block_sums(const V (&block)[4][4], float* sums, int stride) {
+  const V first = add_half_quarters(add_four(block[0]), add_four(block[1]));
+  const V second = add_half_quarters(add_four(block[2]), add_four(block[3]));
+  const __m512 all = to_numbers(add_neighbour_quarters(first, second));
+  _mm_storeu_ps(sums, _mm512_castps512_ps128(all));
+  _mm_storeu_ps(sums + stride, _mm512_extractf32x4_ps(all, 1));
+  _mm_storeu_ps(sums + 2 * stride, _mm512_extractf32x4_ps(all, 2));
+  _mm_storeu_ps(sums + 3 * stride, _mm512_extractf32x4_ps(all, 3));
 }
 
 }  // namespace

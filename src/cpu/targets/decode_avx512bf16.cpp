@@ -2,7 +2,6 @@
 #include "cpu/simd/avx512.h"
 // The vector comes first.
 #include "cpu/kernel/decode_functions.h"
-#include "cpu/kernel/decode_widened.h"
 // The products on top of it.
 #include "cpu/kernel/decode_paired.h"
 
@@ -10,8 +9,8 @@ namespace rootdk::cpu {
 
 const DecodeTable& avx512bf16_decode() {
   static constexpr DecodeTable kTable =
-      DecodeFunctions<WidenedAvx512<ElementKind::f32>, PairedProduct<Bf16Pairs>, WidenedAvx512<ElementKind::f16>,
-                      PairedProduct<Int8Pairs>>::table();
+      DecodeFunctions<WidenedAvx512<Stored<ElementKind::f32>, InOrder>, PairedProduct<Bf16Pairs>,
+                      WidenedAvx512<Stored<ElementKind::f16>>, PairedProduct<Int8Pairs>>::table();
   return kTable;
 }
 

@@ -7,14 +7,14 @@
 namespace rootdk::cpu {
 namespace {
 
-template <class Stored>
-using Product = WidenedProduct<Stored, FourKeyScores<Stored>>;
+template <class Stored, class Values = WidenOnce>
+using Product = WidenedProduct<WidenedLanes<Stored, Values>>;
 
 }  // namespace
 
 const DecodeTable& baseline_decode() {
   static constexpr DecodeTable kTable =
-      DecodeFunctions<Product<Stored<ElementKind::f32>>, Product<Stored<ElementKind::bf16>>,
+      DecodeFunctions<Product<Stored<ElementKind::f32>, InOrder>, Product<Stored<ElementKind::bf16>>,
                       Product<Stored<ElementKind::f16>>, Product<StoredInt8>>::table();
   return kTable;
 }

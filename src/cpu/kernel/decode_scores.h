@@ -1,0 +1,129 @@
+#pragma once
+
+// Scores of the decode kernel: four query rows by four keys at a time, lanes along head_dim, which is how keys lie in
+// memory. `Lanes` says how a target loads and multiplies them. Included once per target: internal linkage.
+
+#include "cpu/kernel/decode_tile.h"
+
+namespace rootdk::cpu {
+namespace {
+
+inline float inverse_of(float x) { return x > 0.0f ? 1.0f / x : 0.0f; }
+
+template <class Lanes>
+struct FourKeyScores {
+  using Element = typename Lanes::Element;
+  using Lane = typename Lanes::Lane;
+  using Sum = typename Lanes::Sum;
+  using Vector = typename Lanes::Vector;
+  static constexpr int kLanes = Lanes::kLanes;
+  static constexpr int kPackedLanes = 2 * kWidth;  // what Lanes::split writes
+
+  // Packed queries: [planes, kRowBlock, head_dim padded].
+  static int padded(int head_dim) { return round_up(head_dim, kPackedLanes); }
+  static size_t query_bytes(int head_dim) {
+    return sizeof(Lane) * Lanes::kMaxPlanes * kRowBlock * static_cast<size_t>(padded(head_dim));
+  }
+
+  struct Query {
+    const Lane* rows;
+    float scales[kRowBlock];  // what a score is multiplied by
+    int planes;               // of queries and of weights
+  };
+
+  static Query pack(const float* q, int rows, int head_dim, bool q_is_bf16, void* packed) {
+    const int stride = padded(head_dim);
+    auto* to = static_cast<Lane*>(packed);
+    Query query{to, {1.0f, 1.0f, 1.0f, 1.0f}, q_is_bf16 ? 1 : Lanes::kMaxPlanes};
+    for (int r = 0; r < kRowBlock; ++r) {
+      const float* from = q + r * head_dim;
+      if (r < rows) query.scales[r] = Lanes::query_factor(from, head_dim);
+      const Vec inverse = Simd::set1(inverse_of(query.scales[r]));
+      auto part = [&](int d) {
+        const int there = r < rows ? smaller(head_dim - d, kWidth) : 0;
+        return there > 0 ? Simd::mul(Simd::load_first(from + d, there), inverse) : Simd::zero();
+      };
+      for (int d = 0; d < stride; d += kPackedLanes) {
+        Lanes::split(part(d), part(d + kWidth), query.planes, to + r * stride + d, kRowBlock * stride);
+      }
+    }
+    return query;
+  }
+
+  // scores[r * kMaxTileKeys + i] = q_r . k_i / scales[r] for the keys of a group, rounded up to a multiple of 4.
+  static void score(const Query& q, const GroupKeys<Element>& group, int head_dim, float* scores) {
+    const bool whole = head_dim % kStep == 0;
+    if (q.planes == 1) {
+      return whole ? score_group<1, true>(q, group, head_dim, scores) : score_group<1, false>(q, group, head_dim, scores);
+    }
+    if constexpr (Lanes::kMaxPlanes == 2) {
+      whole ? score_group<2, true>(q, group, head_dim, scores) : score_group<2, false>(q, group, head_dim, scores);
+    }
+  }
+
+ private:
+  // At least a line of memory.
+  static constexpr int kLineLanes = kLine / static_cast<int>(sizeof(Element));
+  static constexpr int kStep = kLineLanes > kLanes ? kLineLanes : kLanes;
+
+  // Four keys that lie one after another, and four of which the last may repeat.
+  struct EvenRows {
+    const Element* first;
+    ptrdiff_t stride;
+    const Element* operator()(int i) const { return first + i * stride; }
+  };
+  struct ListedRows {
+    const Element* rows[4];
+    const Element* operator()(int i) const { return rows[i]; }
+  };
+
+  template <int kPlanes, bool kWhole>
+  static void score_group(const Query& q, const GroupKeys<Element>& group, int head_dim, float* scores) {
+    int t = 0;
+    for (; t + 4 <= group.keys; t += 4) {
+      score_four<kPlanes, kWhole>(q, EvenRows{group.first + t * head_dim, head_dim}, group.ahead + t * head_dim,
+                                  head_dim, scores + t);
+    }
+    if (t < group.keys) {
+      // Beyond the last key stands the last key again: the columns are masked, the memory is there.
+      ListedRows listed;
+      for (int i = 0; i < 4; ++i) listed.rows[i] = group.first + smaller(t + i, group.keys - 1) * head_dim;
+      score_four<kPlanes, kWhole>(q, listed, group.ahead + t * head_dim, head_dim, scores + t);
+    }
+  }
+
+  // kWhole: head_dim is a whole number of steps. Two functions, because one with both loops keeps its sums in memory.
+  template <int kPlanes, bool kWhole, class Rows>
+  __attribute__((noinline)) static void score_four(const Query& q, const Rows& keys, const Element* ahead, int head_dim,
+                                                   float* scores) {
+    const ptrdiff_t stride = padded(head_dim);
+    const Sum none = Lanes::zero();
+    Sum sums[kRowBlock][4] = {
+        {none, none, none, none}, {none, none, none, none}, {none, none, none, none}, {none, none, none, none}};
+    auto add = [&](int d) __attribute__((always_inline)) {
+      Vector k[4];
+      for (int i = 0; i < 4; ++i) {
+        k[i] = kWhole ? Lanes::load(keys(i) + d) : Lanes::load_first(keys(i) + d, smaller(head_dim - d, kLanes));
+      }
+      for (int plane = 0; plane < kPlanes; ++plane) {
+        for (int r = 0; r < kRowBlock; ++r) {
+          const Vector x = Lanes::load_query(q.rows + (plane * kRowBlock + r) * stride + d);
+          for (int i = 0; i < 4; ++i) sums[r][i] = Lanes::dot(sums[r][i], x, k[i]);
+        }
+      }
+    };
+    constexpr int kAdvance = kWhole ? kStep : kLanes;
+    int d = 0;
+    do {
+      for (int part = 0; part < kAdvance; part += kLineLanes) {
+        for (int i = 0; i < 4; ++i) prefetch_line(ahead + 4 * (d + part) + i * kLineLanes);
+      }
+      for (int part = 0; part < kAdvance; part += kLanes) add(d + part);
+      d += kAdvance;
+    } while (d < head_dim);
+    Lanes::store_sums(sums, scores, kMaxTileKeys);
+  }
+};
+
+}  // namespace
+}  // namespace rootdk::cpu

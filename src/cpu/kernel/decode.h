@@ -178,6 +178,7 @@ class DecodeKernel {
   }
 
   void score(int b, const KeyTile& tile, const KeyTile& ahead) {
+    if (scaled_) fetch_scales(ahead);
     for (int g = 0; g < KeyTile::kGroups; ++g) {
       if (tile.keys[g] == 0) continue;
       Product::score(scratch_.queries[b], {tile.k[g], ahead.keys[g] ? ahead.k[g] : tile.k[g], tile.keys[g]},
@@ -187,6 +188,15 @@ class DecodeKernel {
       for (int i = 0; i < kRowBlock; ++i) {
         multiply(scratch_.scores + i * kMaxTileKeys, tile, tile.k_scales, scratch_.queries[b].scales[i]);
       }
+    }
+  }
+
+  // A line each: the scales of a group are of one page.
+  static void fetch_scales(const KeyTile& ahead) {
+    for (int g = 0; g < KeyTile::kGroups; ++g) {
+      if (ahead.keys[g] == 0) continue;
+      prefetch_line(ahead.k_scales[g]);
+      prefetch_line(ahead.v_scales[g]);
     }
   }
 
@@ -273,9 +283,9 @@ class DecodeKernel {
       RowStates copy = state;
       copy.out = scratch_.out;
       for (int64_t d = 0; d < kRowBlock * state.out_stride; ++d) copy.out[d] = rows[d];
-      Product::add_values(
-          scratch_.queries[b],
-          Values{seen, nothing, values.weights, values.factors, values.restores, values.value_dim}, copy, 0);
+      Product::add_values(scratch_.queries[b],
+                          Values{seen, nothing, values.weights, values.factors, values.restores, values.value_dim},
+                          copy, 0);
       float* row = state.out + (b * kRowBlock + i) * state.out_stride;
       for (int64_t d = 0; d < state.out_stride; ++d) row[d] = copy.out[i * state.out_stride + d];
     }

@@ -135,11 +135,11 @@ struct PairedProduct : FourKeyScores<Pairs> {
         values.value_dim,
         [&](const ValuePass& pass) {
           return add_block<kPlanes, kValueColumns / kPairedLanes>(values, state, first_row, pass,
-                                                           [](const Element* p) { return Pairs::load(p); });
+                                                                  [](const Element* p) { return Pairs::load(p); });
         },
         [&](const ValuePass& pass, int columns) {
           return add_block<kPlanes, 1>(values, state, first_row, pass,
-                                [columns](const Element* p) { return Pairs::load_first(p, columns); });
+                                       [columns](const Element* p) { return Pairs::load_first(p, columns); });
         });
   }
 
@@ -147,29 +147,31 @@ struct PairedProduct : FourKeyScores<Pairs> {
   // the pairs of columns 0 to 3 in `low` and of columns 4 to 7 in `high`.
   template <int kPlanes, int kBlocks, class Values, class Load>
   __attribute__((noinline)) static int add_block(const Values& values, const RowStates& state, int first_row,
-                                                  const ValuePass& pass, Load load) {
+                                                 const ValuePass& pass, Load load) {
     Sum low[kPassRows][kBlocks], high[kPassRows][kBlocks];
     for (int r = 0; r < kPassRows; ++r) {
       for (int c = 0; c < kBlocks; ++c) low[r][c] = high[r][c] = Pairs::zero();
     }
     const Weight* weights = values.weights + pass.row * kMaxTileKeys;
     constexpr int kShare = Values::share(kPassRows, kBlocks * kPairedLanes);
-    values.template for_each_pair<kShare>(pass, [&](int key, const Element* row0, const Element* row1) __attribute__((always_inline)) {
-      __m512i p[kPlanes][kPassRows];
-      for (int plane = 0; plane < kPlanes; ++plane) {
-        for (int r = 0; r < kPassRows; ++r) p[plane][r] = pair_of(weights + (plane * kRowBlock + r) * kMaxTileKeys + key);
-      }
-      for (int c = 0; c < kBlocks; ++c) {
-        const __m512i v0 = load(row0 + c * kPairedLanes), v1 = load(row1 + c * kPairedLanes);
-        const __m512i even = _mm512_unpacklo_epi16(v0, v1), odd = _mm512_unpackhi_epi16(v0, v1);
-        for (int plane = 0; plane < kPlanes; ++plane) {
-          for (int r = 0; r < kPassRows; ++r) {
-            low[r][c] = Pairs::dot(low[r][c], p[plane][r], even);
-            high[r][c] = Pairs::dot(high[r][c], p[plane][r], odd);
+    values.template for_each_pair<kShare>(
+        pass, [&](int key, const Element* row0, const Element* row1) __attribute__((always_inline)) {
+          __m512i p[kPlanes][kPassRows];
+          for (int plane = 0; plane < kPlanes; ++plane) {
+            for (int r = 0; r < kPassRows; ++r)
+              p[plane][r] = pair_of(weights + (plane * kRowBlock + r) * kMaxTileKeys + key);
           }
-        }
-      }
-    });
+          for (int c = 0; c < kBlocks; ++c) {
+            const __m512i v0 = load(row0 + c * kPairedLanes), v1 = load(row1 + c * kPairedLanes);
+            const __m512i even = _mm512_unpacklo_epi16(v0, v1), odd = _mm512_unpackhi_epi16(v0, v1);
+            for (int plane = 0; plane < kPlanes; ++plane) {
+              for (int r = 0; r < kPassRows; ++r) {
+                low[r][c] = Pairs::dot(low[r][c], p[plane][r], even);
+                high[r][c] = Pairs::dot(high[r][c], p[plane][r], odd);
+              }
+            }
+          }
+        });
     for (int r = 0; r < kPassRows; ++r) {
       float* out = state.out + (first_row + pass.row + r) * state.out_stride + pass.column;
       for (int c = 0; c < kBlocks; ++c) {

@@ -54,7 +54,8 @@ struct FourKeyScores {
   static void score(const Query& q, const GroupKeys<Element>& group, int head_dim, float* scores) {
     const bool whole = head_dim % kStep == 0;
     if (q.planes == 1) {
-      return whole ? score_group<1, true>(q, group, head_dim, scores) : score_group<1, false>(q, group, head_dim, scores);
+      return whole ? score_group<1, true>(q, group, head_dim, scores)
+                   : score_group<1, false>(q, group, head_dim, scores);
     }
     if constexpr (Lanes::kMaxPlanes == 2) {
       whole ? score_group<2, true>(q, group, head_dim, scores) : score_group<2, false>(q, group, head_dim, scores);

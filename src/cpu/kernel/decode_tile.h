@@ -9,9 +9,10 @@
 namespace rootdk::cpu {
 namespace {
 
-// How the values of a tile are added to the four rows of a block. Where elements go into the products as they are, memory
-// is the limit: two rows at a time read whole rows of values in order, which is what memory does best, and the other two
-// find a small tile in L1. Where elements have to be widened, that is done once for all four rows, in blocks of columns.
+// How the values of a tile are added to the four rows of a block. Where elements go into the products as they are,
+// memory is the limit: two rows at a time read whole rows of values in order, which is what memory does best, and the
+// other two find a small tile in L1. Where elements have to be widened, that is done once for all four rows, in blocks
+// of columns.
 struct InOrder {
   static constexpr int kPassRows = kRowBlock / 2;
   static constexpr int kTileKeys = 32;
@@ -72,14 +73,14 @@ struct TileValues {
   const float* restores;     // [kRowBlock]: on the products
   int value_dim;
 
-  // body(key, row, next row), where rows point to the pass's column. The partner of a last key is a row of zeros, with a
-  // weight of zero. A pass fetches its share of the next tile: kShare bytes for each pair of keys.
+  // body(key, row, next row), where rows point to the pass's column. The partner of a last key is a row of zeros, with
+  // a weight of zero. A pass fetches its share of the next tile: kShare bytes for each pair of keys.
   template <int kShare, class Body>
   void for_each_pair(const ValuePass& pass, Body body) const {
     for (int g = 0; g < Tile<Lanes>::kGroups; ++g) {
       const Element* row = tile.v[g] + pass.column;
-      const auto* fetched = reinterpret_cast<const char*>(ahead.keys[g] > 0 ? ahead.v[g] : tile.v[g]) +
-                            pass.fetched * (kGroupKeys / 2);
+      const auto* fetched =
+          reinterpret_cast<const char*>(ahead.keys[g] > 0 ? ahead.v[g] : tile.v[g]) + pass.fetched * (kGroupKeys / 2);
       const int keys = tile.keys[g], first = g * kGroupKeys;
       for (int t = 0; t < keys; t += 2, row += 2 * value_dim, fetched += kShare) {
         for (int offset = 0; offset < kShare; offset += kLine) prefetch_line(fetched + offset);

@@ -76,11 +76,12 @@ struct WidenedProduct : FourKeyScores<Given> {
     for_each_pass<kPassRows, kValueColumns, kWidth>(
         values.value_dim,
         [&](const ValuePass& pass) {
-          return add_block<kValueVectors>(values, state, first_row, pass, [](const Element* p) { return Lanes::load(p); });
+          return add_block<kValueVectors>(values, state, first_row, pass,
+                                          [](const Element* p) { return Lanes::load(p); });
         },
         [&](const ValuePass& pass, int columns) {
           return add_block<1>(values, state, first_row, pass,
-                       [columns](const Element* p) { return Lanes::load_first(p, columns); });
+                              [columns](const Element* p) { return Lanes::load_first(p, columns); });
         });
   }
 
@@ -88,7 +89,7 @@ struct WidenedProduct : FourKeyScores<Given> {
   // kPassRows rows by kVectors vectors of the output. Returns what it has fetched.
   template <int kVectors, class Values, class Load>
   __attribute__((noinline)) static int add_block(const Values& values, const RowStates& state, int first_row,
-                                                  const ValuePass& pass, Load load) {
+                                                 const ValuePass& pass, Load load) {
     Vec sums[kPassRows][kVectors];
     for (auto& row : sums) {
       for (Vec& sum : row) sum = Simd::zero();
@@ -103,10 +104,11 @@ struct WidenedProduct : FourKeyScores<Given> {
       }
     };
     constexpr int kShare = Values::share(kPassRows, kVectors * kWidth);
-    values.template for_each_pair<kShare>(pass, [&](int key, const Element* row, const Element* next) __attribute__((always_inline)) {
-      add(key, row);
-      add(key + 1, next);
-    });
+    values.template for_each_pair<kShare>(
+        pass, [&](int key, const Element* row, const Element* next) __attribute__((always_inline)) {
+          add(key, row);
+          add(key + 1, next);
+        });
     for (int r = 0; r < kPassRows; ++r) {
       float* out = state.out + (first_row + pass.row + r) * state.out_stride + pass.column;
       const Vec factor = Simd::set1(values.factors[pass.row + r]);

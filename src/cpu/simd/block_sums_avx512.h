@@ -1,7 +1,7 @@
 #pragma once
 
-// The sums over the lanes of each vector of a 4 x 4 block: a tree of 15 additions for all 16 of them. The block may hold
-// floats or 32-bit integers.
+// The sums over the lanes of each vector of a 4 x 4 block: a tree of 15 additions for all 16 of them. The block may
+// hold floats or 32-bit integers.
 
 #include <immintrin.h>
 

@@ -2,7 +2,11 @@
 """What a call from Python costs over the C function: a small forward through rootdk.attention, and the same call
 through the C ABI with its structs already written. Prints microseconds and exits with 1 where the difference exceeds --limit.
 
-usage: PYTHONPATH=python bench/python_overhead.py [--json] [--limit 25]
+usage: PYTHONPATH=python bench/python_overhead.py [--device cpu|cuda|mock] [--json] [--limit 25]
+
+On cuda the time is that of the calling thread until the kernels are launched, beside PyTorch's own function. mock shows the
+package's part of that without a GPU: CPU tensors that say they lie on one, and a library and a PyTorch runtime whose CUDA
+functions do nothing.
 """
 
 import argparse
@@ -15,10 +19,11 @@ import numpy
 import rootdk
 from rootdk import _abi
 from rootdk._arrays import kind_of
-from rootdk._params import Params
+from rootdk._params import Params, write_execution
 from rootdk._slots import OFFSETS, write_qkv, write_tensor
 
 SHAPE = (1, 1, 1, 16)
+CUDA_SHAPE = (1, 1, 64, 64)
 CALLS, ROUNDS = 200, 80
 
 
@@ -34,15 +39,60 @@ def c_call(q):
     """The C function on structs that are written once."""
     kind, arena = kind_of(q, "q"), _abi.Arena()
     write_qkv(arena, kind, q, q, q)
-    out = kind.empty(SHAPE, kind.code(q, "q"), q)
+    out = kind.empty(tuple(q.shape), kind.code(q, "q"), q)
     out_at = write_tensor(arena, kind, "out", out, "out")
     params_at = Params({"causal": True}).write(arena, kind, q)
-    arguments = (arena.base, arena.base + OFFSETS["k"], arena.base + OFFSETS["v"], out_at, params_at, 0, 0)
-    keep = (arena, out)
+    execution, scratch = 0, None
+    if kind.is_cuda(q):
+        scratch = q.new_empty(1 << 20)
+        stream = kind.torch._C._cuda_getCurrentRawStream(q.get_device())
+        execution = write_execution(arena, None, None, stream, scratch.data_ptr(), scratch.numel())
+    arguments = (arena.base, arena.base + OFFSETS["k"], arena.base + OFFSETS["v"], out_at, params_at, 0, execution)
+    keep = (arena, out, scratch)
     return lambda: _abi.attention(*arguments) if keep else None
 
 
-def cases():
+def mock_cuda():
+    """Lets CPU tensors pass for CUDA ones, and calls for the GPU do nothing."""
+    import torch
+
+    from rootdk import _arrays
+
+    def nothing(*_):
+        return 0
+
+    _abi.attention = lambda *arguments: 0
+    _abi.attention_workspace = lambda *arguments: 0
+    _arrays.TorchKind.is_cuda = lambda kind, x: True
+    torch.cuda.current_device = nothing
+    torch.cuda.is_current_stream_capturing = nothing
+    torch._C._cuda_getCurrentRawStream = nothing
+    torch.Tensor.get_device = nothing
+    from rootdk import _cuda
+
+    _cuda._new_scratch = lambda torch, device, size: torch.empty(size, dtype=torch.uint8)
+
+
+def cuda_cases(device):
+    import torch
+
+    from rootdk import torch as operators
+
+    if device == "mock":
+        mock_cuda()
+    where = "cpu" if device == "mock" else "cuda"
+    t = torch.ones(CUDA_SHAPE, dtype=torch.bfloat16, device=where)
+    yield "PyTorch", t, lambda: rootdk.attention(t, t, t, causal=True)
+    yield "PyTorch, drop-in", t, lambda: operators.scaled_dot_product_attention(t, t, t, is_causal=True)
+    if device == "cuda":
+        theirs = torch.nn.functional.scaled_dot_product_attention
+        yield "PyTorch's own", t, lambda: theirs(t, t, t, is_causal=True)
+
+
+def cases(device):
+    if device != "cpu":
+        yield from cuda_cases(device)
+        return
     q = numpy.ones(SHAPE, numpy.float32)
     yield "NumPy", q, lambda: rootdk.attention(q, q, q, causal=True)
     yield "NumPy, all statistics", q, lambda: rootdk.attention(q, q, q, causal=True, stats=True)
@@ -63,11 +113,12 @@ def cases():
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", choices=("cpu", "cuda", "mock"), default="cpu")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--limit", type=float, default=25.0, help="microseconds over the C call for a plain forward")
     arguments = parser.parse_args()
     table = []
-    for name, q, call in cases():
+    for name, q, call in cases(arguments.device):
         bare = c_call(q)
         # In turns, and the best of each: other work on the machine then strikes both.
         pairs = [(seconds_a_call(bare), seconds_a_call(call)) for _ in range(ROUNDS)]

@@ -167,19 +167,22 @@ class TorchKind(Kind):
         if not x.is_cpu:
             if not x.is_cuda:
                 raise TypeError(f"rootdk: {name} lies on {x.device}, neither on the CPU nor on CUDA")
-            kind, index = _structs.CUDA, x.device.index
-        if x.layout is not self.torch.strided:
-            raise TypeError(f"rootdk: {name} has the layout {x.layout}, expected {self.torch.strided}")
-        shape, strides = x.shape, x.stride()
+            kind, index = _structs.CUDA, x.get_device()
+        try:
+            address, shape, strides = x.data_ptr(), x.shape, x.stride()
+        except RuntimeError:
+            if x.layout is self.torch.strided:
+                raise
+            raise TypeError(f"rootdk: {name} has the layout {x.layout}, expected {self.torch.strided}") from None
         if rank > len(shape):
             shape, strides = _padded(tuple(shape), strides, rank)
         count = len(shape)
         if not 0 < count <= _structs.MAX_RANK:
             raise _bad_rank(name, count)
-        PACK_TENSOR[count](memory, offset, x.data_ptr(), code, kind, index, count, *shape, *strides)
+        PACK_TENSOR[count](memory, offset, address, code, kind, index, count, *shape, *strides)
 
     def empty(self, shape: Shape, code: int, like: Any) -> Any:
-        return self.torch.empty(shape, dtype=self._types[code], device=like.device)
+        return like.new_empty(shape, dtype=self._types[code])
 
     def from_list(self, values: Sequence[Any], code: int, like: Any) -> Any:
         return self.torch.tensor(values, dtype=self._types[code], device=like.device)

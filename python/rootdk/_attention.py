@@ -1,5 +1,6 @@
 """attention, attention_backward, explain and merge_states over NumPy arrays, PyTorch tensors and anything like them."""
 
+import ctypes
 import json
 from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -21,6 +22,11 @@ def _have_rank_4(q: Any, k: Any, v: Any) -> bool:
     return len(q.shape) == len(k.shape) == len(v.shape) == 4
 
 
+def _out_shape(q: Any, v: Any) -> Any:
+    shape, values = q.shape, v.shape
+    return shape if shape[3] == values[3] else (shape[0], shape[1], shape[2], values[3])
+
+
 def run_c(
     arena: _abi.Arena,
     kind: Kind,
@@ -31,11 +37,20 @@ def run_c(
     target: Optional[str],
     threads: Optional[int],
 ) -> None:
-    """Calls a function of the C ABI where q lies. `workspace` is the function that tells its scratch memory."""
-    if kind.is_cuda(q):
-        status = run_on_stream(arena, kind, q, function, workspace, arguments, target, threads)
-    else:
+    """Calls a function of the C ABI where q lies. `workspace` is the function that tells how much scratch it wants."""
+    if not kind.is_cuda(q):
         status = function(*arguments, write_execution(arena, target, threads))
+    else:
+
+        def run(stream: int, scratch: int, size: int) -> int:
+            return int(function(*arguments, write_execution(arena, target, threads, stream, scratch, size)))
+
+        def needed() -> int:
+            size = ctypes.c_size_t()
+            _abi.check(workspace(*arguments, ctypes.addressof(size)))
+            return size.value
+
+        status = run_on_stream(kind.torch, q.get_device(), run, needed if workspace else None)  # type: ignore
     if status:
         _abi.check(status)
 
@@ -60,7 +75,7 @@ def run_forward(
         arrays, out_at, stats_at = None, 0, 0
         if _have_rank_4(q, k, v):
             if out is None:
-                out = kind.empty((*q.shape[:3], v.shape[3]), kind.code(q, "q"), q)
+                out = kind.empty(_out_shape(q, v), kind.code(q, "q"), q)
             out_at = write_output(arena, kind, "out", out, "out")
             if stats is not None:
                 arrays = stats.allocate(kind, q, k)
@@ -259,7 +274,7 @@ def explain(
         out_at = stats_at = 0
         request = StatsRequest.make(stats, map_size, weights, 1)
         if _have_rank_4(q, k, v):
-            out = kind.empty((*q.shape[:3], v.shape[3]), kind.code(q, "q"), q)
+            out = kind.empty(_out_shape(q, v), kind.code(q, "q"), q)
             out_at = write_tensor(arena, kind, "out", out, "out")
             if request is not None:
                 stats_at = write_stats(arena, kind, request.allocate(kind, q, k), 1)

@@ -1,12 +1,8 @@
 """Calls on a CUDA device: PyTorch's current stream, and scratch memory from PyTorch's allocator."""
 
 import contextlib
-import ctypes
 import threading
-from typing import Any, Dict, Optional, Tuple
-
-from . import _abi
-from ._params import write_execution
+from typing import Any, Callable, Dict, Optional, Tuple
 
 _KEPT_BYTES = 1 << 20
 
@@ -39,22 +35,10 @@ def _new_scratch(torch: Any, device: int, size: int) -> Any:
 
 
 def run_on_stream(
-    arena: _abi.Arena,
-    kind: Any,
-    q: Any,
-    function: Any,
-    workspace: Any,
-    arguments: Tuple[int, ...],
-    target: Optional[str],
-    threads: Optional[int],
+    torch: Any, device: int, run: Callable[[int, int, int], int], needed: Optional[Callable[[], int]]
 ) -> int:
-    """The status of function(*arguments, execution) on the device of q. Without a `workspace` function that tells how
-    much scratch a call wants, _KEPT_BYTES must do."""
-    torch, device = kind.torch, q.get_device()
-
-    def run(scratch: Any, size: int) -> int:
-        return int(function(*arguments, write_execution(arena, target, threads, stream, scratch.data_ptr(), size)))
-
+    """The status of run(stream, scratch address, scratch bytes) on a device. `needed` tells how much scratch the call
+    wants, or raises what is wrong with it; a call without it makes do with _KEPT_BYTES."""
     with _on_device(torch, device):
         stream = _stream(torch, device)
         # A graph that is captured runs later, beside other work of this stream: its scratch is its own.
@@ -62,12 +46,9 @@ def run_on_stream(
             kept = _kept.by_stream.get((device, stream))
             if kept is None:
                 kept = _kept.by_stream[device, stream] = _new_scratch(torch, device, _KEPT_BYTES)
-            status = run(kept, _KEPT_BYTES)
-            if not status or workspace is None:
+            status = run(stream, kept.data_ptr(), _KEPT_BYTES)
+            if not status or needed is None:
                 return status
-        # Asks for what is needed, and says what is wrong where the call cannot run at all. PyTorch may hand the scratch
-        # out again as soon as the stream has passed the call.
-        size = ctypes.c_size_t(_KEPT_BYTES)
-        if workspace is not None:
-            _abi.check(workspace(*arguments, ctypes.addressof(size)))
-        return run(_new_scratch(torch, device, size.value), size.value)
+        size = _KEPT_BYTES if needed is None else needed()
+        scratch = _new_scratch(torch, device, size)  # until the call is launched; the stream then keeps the order
+        return run(stream, scratch.data_ptr(), size)

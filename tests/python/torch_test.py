@@ -49,6 +49,14 @@ def test_forward_agrees_with_pytorch(device, dtype, tolerance, causal):
     assert (out.double() - expected).abs().max() < tolerance
 
 
+def test_tensors_without_plain_memory_are_named():
+    q, k, v = tensors((1, 1, 3, 4), (1, 1, 3, 4), (1, 1, 3, 4))
+    with pytest.raises(TypeError, match="k has the layout torch.sparse_coo, expected torch.strided"):
+        rootdk.attention(q, k.to_sparse(), v)
+    with pytest.raises(TypeError, match="q lies on meta, neither on the CPU nor on CUDA"):
+        rootdk.attention(q.to("meta"), k, v)
+
+
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-5), (torch.bfloat16, 6e-2)], ids=str)
 def test_backward_agrees_with_pytorch(device, dtype, tolerance):
     leaves = tensors((2, 4, 33, 64), (2, 2, 33, 64), (2, 2, 33, 64), dtype=dtype, device=device, grad=True)

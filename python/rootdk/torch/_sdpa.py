@@ -1,6 +1,6 @@
 """PyTorch's scaled_dot_product_attention, with its signature and its conventions."""
 
-from typing import Any, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 import torch
 
@@ -19,13 +19,17 @@ def _autocast_dtype(device: str) -> Optional[torch.dtype]:
     return torch.get_autocast_cpu_dtype() if torch.is_autocast_cpu_enabled() else None
 
 
+def _contiguous_rows(x: torch.Tensor) -> torch.Tensor:
+    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+
+
 def _four_dimensions(x: torch.Tensor, leading: Tuple[int, ...]) -> torch.Tensor:
     """[..., len, dim] as [batch, heads, len, dim], where `leading` are the dimensions before heads."""
     while x.dim() < 3:
         x = x.unsqueeze(0)
     if x.dim() != 4 or tuple(x.shape[:-3]) != leading:
         x = x.expand(*leading, *x.shape[-3:]).reshape(-1, *x.shape[-3:])
-    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+    return x
 
 
 def _mask_dimensions(mask: torch.Tensor, leading: Tuple[int, ...]) -> torch.Tensor:
@@ -37,10 +41,12 @@ def _mask_dimensions(mask: torch.Tensor, leading: Tuple[int, ...]) -> torch.Tens
 
 def _common_leading(*tensors: torch.Tensor) -> Tuple[int, ...]:
     """The dimensions before heads, broadcast."""
-    shapes = [tuple(x.shape[:-3]) for x in tensors]
-    if shapes[0] == shapes[1] == shapes[2]:
-        return shapes[0] or (1,)
-    return tuple(torch.broadcast_shapes(*shapes))
+    return tuple(torch.broadcast_shapes(*(tuple(x.shape[:-3]) for x in tensors))) or (1,)
+
+
+def _are_plain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
+    """Whether all are [batch, heads, len, dim] with the same batch: nearly every call, and the quickest."""
+    return q.dim() == k.dim() == v.dim() == 4 and q.shape[0] == k.shape[0] == v.shape[0]
 
 
 def scaled_dot_product_attention(
@@ -63,9 +69,12 @@ def scaled_dot_product_attention(
     lowered = _autocast_dtype(query.device.type)
     if lowered is not None and query.dtype != torch.float64:
         query, key, value = query.to(lowered), key.to(lowered), value.to(lowered)
-    shape, rank = query.shape, query.dim()
-    leading = _common_leading(query, key, value)
-    q, k, v = (_four_dimensions(x, leading) for x in (query, key, value))
+    q, k, v = query, key, value
+    plain = _are_plain(q, k, v)
+    leading = (q.shape[0],) if plain else _common_leading(q, k, v)
+    if not plain:
+        q, k, v = (_four_dimensions(x, leading) for x in (q, k, v))
+    q, k, v = _contiguous_rows(q), _contiguous_rows(k), _contiguous_rows(v)
     if q.shape[1] != k.shape[1] and not enable_gqa and k.shape[1] != 1:
         raise ValueError(
             f"scaled_dot_product_attention: query has {q.shape[1]} heads and key {k.shape[1]} "
@@ -88,24 +97,17 @@ def scaled_dot_product_attention(
                 if attn_mask.dtype in (torch.float32, q.dtype) and q.dtype != torch.float64
                 else (attn_mask.to(q.dtype))
             )
-    seed: Any = torch.randint(2**62, ()) if dropout_p > 0 else 0
-    params = Params(
-        {
-            "causal": is_causal,
-            "window": window,
-            "scale": scale,
-            "mask": mask,
-            "bias": bias,
-            "dropout": dropout_p,
-            "seed": seed,
-        }
-    )
+    options: Dict[str, Any] = {"causal": is_causal, "window": window, "scale": scale, "mask": mask, "bias": bias}
+    if dropout_p:
+        options["dropout"], options["seed"] = dropout_p, torch.randint(2**62, ())
+    params = Params(options)
     kind = kind_of(q, "query")
     if kind.needs_operator(q, k, v, params.tensors):
         out = _operator.run(q, k, v, params, None, None, None)
     else:
         out = _attention.run_forward(kind, q, k, v, params, None, None, None, None)[0]
     assert isinstance(out, torch.Tensor)
-    if rank == 4 and leading == tuple(shape[:1]):
+    if plain:
         return out
+    rank = query.dim()
     return out.reshape(*(leading if rank > 3 else ()), *out.shape[-min(rank, 3) :]) if rank >= 3 else out[0, 0]

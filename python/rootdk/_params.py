@@ -138,7 +138,8 @@ class Params:
 
     __slots__ = ("form", "values", "tensors", "seed_tensor")
 
-    def __init__(self, options: Dict[str, Any], form: Form = ATTENTION) -> None:
+    def __init__(self, options: Dict[str, Any], form: Optional[Form] = None) -> None:
+        form = form or ATTENTION  # not the argument's default: torch.compile follows globals, and no default objects
         self.form = form
         self.values: List[Any] = list(form.defaults)
         self.tensors: Dict[str, Any] = {}

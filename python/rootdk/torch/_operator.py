@@ -47,28 +47,34 @@ def _place(gradients: Sequence[torch.Tensor], needs: Sequence[bool]) -> Tuple[Op
     return tuple(result)
 
 
+_innermost_transform = getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", lambda: None)
+
+
 class _Attention(torch.autograd.Function):
     """The gradient without the dispatcher: for PyTorch before 2.4, and for plain calls after."""
 
-    if hasattr(torch, "func"):  # the form that function transforms (torch.func.grad) want
-        forward = staticmethod(_kernels.forward_wanted)
-        setup_context = staticmethod(_setup_context)
-    else:
-
-        @staticmethod
-        def forward(ctx: Any, *inputs: Any) -> Tuple[torch.Tensor, ...]:  # type: ignore[misc]
-            output = _kernels.forward_wanted(*inputs)
-            _setup_context(ctx, inputs, output)
-            return output
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> Tuple[torch.Tensor, ...]:  # type: ignore[override]
+        output = _kernels.forward_wanted(*inputs)
+        _setup_context(ctx, inputs, output)
+        return output
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Optional[torch.Tensor]) -> Tuple[Optional[torch.Tensor], ...]:
         arguments = _backward_arguments(ctx, grads)
         # Inside a function transform tensors are wrapped, and only the dispatcher can unwrap them.
-        wrapped = HAS_OPERATORS and torch._C._functorch.peek_interpreter_stack() is not None
+        wrapped = HAS_OPERATORS and _innermost_transform() is not None
         run_backward = torch.ops.rootdk.attention_backward if wrapped else _kernels.backward
         return _place(run_backward(*arguments), arguments[9])
+
+
+class _TransformedAttention(_Attention):
+    """The form that function transforms (torch.func.grad) want. PyTorch inspects its signature in every call, which
+    takes longer than the rest of a small one."""
+
+    forward = staticmethod(_kernels.forward_wanted)
+    setup_context = staticmethod(_setup_context)
 
 
 def _schema(arguments: Sequence[Tuple[str, str]], outputs: int) -> str:
@@ -129,7 +135,8 @@ def run(
     if HAS_OPERATORS and _is_watched(q, k, v):
         outputs: Dict[str, torch.Tensor] = dict(zip(OUTPUTS, torch.ops.rootdk.attention(q, k, v, *flat)))
     else:
-        outputs = dict(zip(names, _Attention.apply(q, k, v, *flat)))
+        function = _Attention if _innermost_transform() is None else _TransformedAttention
+        outputs = dict(zip(names, function.apply(q, k, v, *flat)))
     if request is None:
         return outputs["out"]
     arrays = {name: outputs[name] for name in names if name != "out" and (name != "lse" or "lse" in request.names)}

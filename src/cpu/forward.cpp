@@ -281,6 +281,7 @@ ForwardBlock ForwardRun::make_block(const Slot& slot, const Pair& pair, const St
           .q_stride = 0,
           .keys = packed(pair, step),
           .state = slot.state,
+          .first_keys = step.tile_begin == 0,
           .pooled = {.bounds = segment_bounds_.data(),
                      .segments = static_cast<std::int64_t>(segment_cells_.size()),
                      .sums = slot.sums,
@@ -306,7 +307,7 @@ void ForwardRun::attend_block(Slot& slot, const Pair& pair, std::int64_t block_n
     block.pooled.sums = between_.sums + offset * block.pooled.segments;
     block.pooled.maxima = between_.maxima + offset * block.pooled.segments;
   }
-  if (step.tile_begin == 0) reset(block);
+  if (block.first_keys) reset(block);
   kernels_.forward_block(block);
   if (step.tile_end == plan_.tiles) finish(slot, block, pair, first_row);
 }
@@ -320,7 +321,6 @@ void ForwardRun::reset(const ForwardBlock& block) const {
     std::fill_n(state.weighted, rows, 0.0f);
     std::fill_n(state.squares, rows, 0.0f);
   }
-  std::fill_n(state.out, rows * static_cast<std::size_t>(state.out_stride), 0.0f);
   std::fill_n(block.pooled.sums, rows * static_cast<std::size_t>(block.pooled.segments), 0.0f);
 }
 

@@ -107,6 +107,7 @@ struct ForwardBlock {
   int64_t q_stride = 0;     // elements from row to row
   PackedKeys keys;
   RowStates state;
+  bool first_keys = false;  // nothing stands in state.out yet: it is written, not added to
   PooledSegments pooled;
   void* scratch = nullptr;  // forward_scratch_bytes, 64-byte aligned
 };

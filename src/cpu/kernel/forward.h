@@ -64,8 +64,13 @@ class ForwardKernel {
 
   void run() {
     group_ranges();
+    const int groups = (block_.row_count + kRows - 1) / kRows;
+    for (int group = 0; group < groups; ++group) empty_[group] = block_.first_keys;
     for (int64_t tile = block_.keys.begin; tile < block_.keys.end; tile += tile_) {
-      for (int group = 0; group * kRows < block_.row_count; ++group) visit(group, tile);
+      for (int group = 0; group < groups; ++group) visit(group, tile);
+    }
+    for (int group = 0; group < groups; ++group) {
+      if (empty_[group]) clear_out(group * kRows, smaller(kRows, block_.row_count - group * kRows));
     }
   }
 
@@ -257,14 +262,28 @@ class ForwardKernel {
                          (p.first_key - block_.keys.begin) * static_cast<int64_t>(kPanel);
     const int depth = round_up(p.keys, Gemm::kDepthStep);
     float* out = block_.state.out + p.first_row * block_.state.out_stride;
+    bool& empty = empty_[p.first_row / kRows];
     for (int d = 0; d < block_.value_dim; d += kPanel, values += block_.keys.value_stride) {
-      Gemm::multiply_add(p.rows, smaller(kPanel, block_.value_dim - d), weights, values, depth, out + d,
-                         block_.state.out_stride, scratch_.factors);
+      const int columns = smaller(kPanel, block_.value_dim - d);
+      if (empty) {
+        Gemm::multiply(p.rows, columns, weights, values, depth, out + d, block_.state.out_stride);
+      } else {
+        Gemm::multiply_add(p.rows, columns, weights, values, depth, out + d, block_.state.out_stride, scratch_.factors);
+      }
     }
+    empty = false;
+  }
+
+  void clear_out(int first_row, int rows) {
+    float* out = block_.state.out + first_row * block_.state.out_stride;
+    for (int64_t d = 0; d < rows * block_.state.out_stride; ++d) out[d] = 0.0f;
   }
 
   // The same where a value is infinite or NaN: a weight of zero, which a mask leaves, must not meet it.
   void add_values_carefully(const Piece& p) {
+    bool& empty = empty_[p.first_row / kRows];
+    if (empty) clear_out(p.first_row, p.rows);
+    empty = false;
     for (int i = 0; i < p.rows; ++i) {
       float* out = block_.state.out + (p.first_row + i) * block_.state.out_stride;
       for (int d = 0; d < block_.value_dim; ++d) out[d] *= scratch_.factors[i];
@@ -296,6 +315,7 @@ class ForwardKernel {
   const int depth_;  // head_dim padded
   ForwardScratch<Gemm> scratch_;
   Range ranges_[kMaxRows];
+  bool empty_[kMaxRows];  // groups of rows whose part of state.out holds nothing yet
 };
 
 // Weights of rows whose softmax is known, for column_mass and for the exact weights of chosen rows.

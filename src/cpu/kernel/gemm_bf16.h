@@ -62,6 +62,8 @@ void bf16_tile(Left<uint32_t> a, const uint16_t* b, int pairs, float* c, ptrdiff
       float* target = c + i * ldc + j * kWidth;
       if constexpr (kAccumulate) {
         sum[i][j] = Simd::fma(Simd::set1(factor[i]), Simd::load(target), sum[i][j]);
+      } else {
+        sum[i][j] = Simd::add(sum[i][j], Simd::zero());  // no -0: as if added to an empty c
       }
       Simd::store(target, sum[i][j]);
     }

@@ -47,6 +47,8 @@ void float_tile(Left<float> a, const float* b, int depth, float* c, ptrdiff_t ld
       float* target = c + i * ldc + j * kWidth;
       if constexpr (kAccumulate) {
         sum[i][j] = Simd::fma(Simd::set1(factor[i]), Simd::load(target), sum[i][j]);
+      } else {
+        sum[i][j] = Simd::add(sum[i][j], Simd::zero());  // no -0: as if added to an empty c
       }
       Simd::store(target, sum[i][j]);
     }

@@ -43,26 +43,39 @@ struct Bf16Packing {
   }
 
   static bool values(const SourceRows& source, void* packed, int64_t panel_stride) {
-    __mmask32 not_finite = 0;
-    const __m512i exponent = _mm512_set1_epi16(0x7f80);
+    __m512i largest = _mm512_setzero_si512();  // magnitudes as integers, which have the same order
+    const __m512i magnitude = _mm512_set1_epi16(0x7fff);
+    const __m512i first = pair_order(0), second = pair_order(kPairs);
     for (int key = 0; key < round_up(source.rows, kPanel); key += 2) {
       uint16_t* row = static_cast<uint16_t*>(packed) + static_cast<ptrdiff_t>(key) * kPanel;
-      for (int d = 0; d < source.dim; d += kWidth) {
+      for (int d = 0; d < source.dim; d += 2 * kPairs) {
         const __m512i even = load_row(source, key, d), odd = load_row(source, key + 1, d);
-        const __m512i pairs = _mm512_or_si512(even, _mm512_slli_epi32(odd, 16));
-        not_finite |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(pairs, exponent), exponent);
-        _mm512_storeu_si512(row + d / kPanel * panel_stride + d % kPanel * 2, pairs);
+        largest = _mm512_max_epu16(largest, _mm512_and_si512(even, magnitude));
+        largest = _mm512_max_epu16(largest, _mm512_and_si512(odd, magnitude));
+        uint16_t* to = row + d / kPanel * panel_stride + d % kPanel * 2;
+        _mm512_storeu_si512(to, _mm512_permutex2var_epi16(even, first, odd));
+        if (d + kPairs < source.dim) _mm512_storeu_si512(to + 2 * kPairs, _mm512_permutex2var_epi16(even, second, odd));
       }
     }
-    return not_finite != 0;
+    return _mm512_cmpge_epu16_mask(largest, _mm512_set1_epi16(0x7f80)) != 0;
   }
 
  private:
+  // Elements d, d + 1, ... of two rows side by side: the second row counts from 32.
+  static __m512i pair_order(int d) {
+    uint16_t order[2 * kPairs];
+    for (int i = 0; i < kPairs; ++i) {
+      order[2 * i] = static_cast<uint16_t>(d + i);
+      order[2 * i + 1] = static_cast<uint16_t>(2 * kPairs + d + i);
+    }
+    return _mm512_loadu_si512(order);
+  }
+
   static __m512i load_row(const SourceRows& source, int key, int d) {
     if (key >= source.rows) return _mm512_setzero_si512();
     const uint16_t* from = static_cast<const uint16_t*>(source.data) + key * source.row_stride + d;
-    const auto dims = static_cast<__mmask16>((1u << smaller(kWidth, source.dim - d)) - 1u);
-    return _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(dims, from));
+    const int dims = source.dim - d;
+    return dims >= 2 * kPairs ? _mm512_loadu_si512(from) : _mm512_maskz_loadu_epi16((1u << dims) - 1u, from);
   }
 
   // dims: the dimensions that are left in the tensor; pairs: those that are left in the panel.

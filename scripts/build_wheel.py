@@ -43,9 +43,7 @@ def dynamic_section(file):
 
 
 def needed_of_the_system(build):
-    needed = {
-        name for _, file in binaries(build) for name in re.findall(r"NEEDED.*\[(.+)\]", dynamic_section(file))
-    }
+    needed = {name for _, file in binaries(build) for name in re.findall(r"NEEDED.*\[(.+)\]", dynamic_section(file))}
     return sorted(name for name in needed if not COMMON.match(name))
 
 

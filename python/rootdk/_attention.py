@@ -33,7 +33,7 @@ def run_c(
     q: Any,
     function: Any,
     workspace: Any,
-    arguments: Tuple[int, ...],
+    arguments: Tuple[Any, ...],
     target: Optional[str],
     threads: Optional[int],
 ) -> None:

@@ -39,7 +39,14 @@ _DLPACK_TYPES = {
     _structs.I8: (0, 8),
 }
 _FROM_DLPACK = {value: key for key, value in _DLPACK_TYPES.items()}
-_FORMATS = {_structs.F32: "f", _structs.F64: "d", _structs.I32: "i", _structs.I64: "q", _structs.BOOL: "?", _structs.I8: "b"}
+_FORMATS = {
+    _structs.F32: "f",
+    _structs.F64: "d",
+    _structs.I32: "i",
+    _structs.I64: "q",
+    _structs.BOOL: "?",
+    _structs.I8: "b",
+}
 _FROM_FORMAT = {value: key for key, value in _FORMATS.items()}
 _FROM_FORMAT.update({"e": _structs.F16, "l": _structs.I64})
 

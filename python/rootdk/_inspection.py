@@ -74,7 +74,7 @@ class Inspection:
         self.tokens: Optional[List[str]] = self._json.get("tokens")  # None for texts of over 1024 tokens
         self.rules: Dict[str, str] = self._json["rules"]  # what each label means
         self.heads = [
-            HeadProfile(*(math.nan if head[name] is None else head[name] for name in HeadProfile._fields))
+            HeadProfile._make(math.nan if head[name] is None else head[name] for name in HeadProfile._fields)
             for head in self._json["heads"]
         ]
 
@@ -154,14 +154,10 @@ class Inspection:
         if maps:
             pictures = [_svg.heat_map(self._map(i)) for i in range(len(self.heads))]
             labels = [f"{head.name} {head.label}" for head in self.heads]
-            picture = _svg.panels(
-                self._title(), pictures, labels, "rows: queries, columns: keys; darker: more weight"
-            )
+            picture = _svg.panels(self._title(), pictures, labels, "rows: queries, columns: keys; darker: more weight")
         else:
             stack = self.heads[0].stack if all(head.stack != "self" for head in self.heads) else "self"
-            picture = layer_maps(
-                self._title(), {name.replace("_", " "): self.table(name, stack) for name in _PICTURED}
-            )
+            picture = layer_maps(self._title(), {name.replace("_", " "): self.table(name, stack) for name in _PICTURED})
         return picture if path is None else picture.save(path)
 
     def save(self, path: Union[str, Path]) -> None:

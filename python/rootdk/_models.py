@@ -133,8 +133,9 @@ class Model:
         tokens and 0 for padding. decoder_ids are needed by encoder-decoder models, whose output is theirs. The result
         is an array of the kind that ids is; from a text or a list a NumPy array, where there is NumPy."""
         given = self.ids_of(ids) if isinstance(ids, str) else ids
-        arrays = [None if x is None else _id_array(x) for x in (given, mask, token_types, decoder_ids)]
-        return _forward(arrays[0], self, *arrays[1:], int(threads or 0))
+        inputs = {"mask": mask, "token_types": token_types, "decoder_ids": decoder_ids}
+        arrays = {name: None if x is None else _id_array(x) for name, x in inputs.items()}
+        return _forward(_id_array(given), self, int(threads or 0), **arrays)
 
     def generate(self, prompt: Prompt, max_new: int = 64, **options: Any) -> Generation:
         """Continues a text, or token ids, by up to max_new tokens. The options are those of `stream`."""
@@ -159,12 +160,12 @@ class Model:
     ) -> TokenStream:
         """The tokens that `generate` adds, one by one as they come, each with its id and its text.
 
-          greedy              always the likeliest token: the default unless one of the next three is given
-          temperature         draws from the softmax of the logits over this
-          top_k, top_p        draws from the k likeliest; from the likeliest that together reach p
-          seed                the same seed draws the same tokens
-          stop_at_end         ends at the model's end token
-          cache               False computes the whole sequence anew for each token, to the same result"""
+        greedy              always the likeliest token: the default unless one of the next three is given
+        temperature         draws from the softmax of the logits over this
+        top_k, top_p        draws from the k likeliest; from the likeliest that together reach p
+        seed                the same seed draws the same tokens
+        stop_at_end         ends at the model's end token
+        cache               False computes the whole sequence anew for each token, to the same result"""
         params = _models_abi.GenerateParams()
         self._functions.generate_params_init(ctypes.byref(params))
         sampled = [x is not None for x in (temperature, top_k, top_p)]
@@ -203,11 +204,11 @@ def _id_array(ids: Any) -> Any:
     """Lists as an array: of NumPy where it is installed, else a buffer. Arrays as they are."""
     if not isinstance(ids, (list, tuple, range)):
         return ids
-    rows = [list(row) if isinstance(row, (list, tuple, range)) else row for row in ids]
-    nested = bool(rows) and isinstance(rows[0], list)
-    lengths = {len(row) if isinstance(row, list) else None for row in rows}
+    rows: List[Any] = list(ids)
+    lengths = {len(row) if isinstance(row, (list, tuple, range)) else None for row in rows}
     if len(lengths) > 1:
         raise ValueError("rootdk: the rows of ids have different lengths; pad them, and say so with mask")
+    nested = None not in lengths
     flat = _id_list([x for row in rows for x in row] if nested else rows)
     if not flat:
         raise ValueError("rootdk: there are no token ids")
@@ -222,17 +223,17 @@ def _id_array(ids: Any) -> Any:
 
 
 @takes_any_array
-def _forward(ids: Any, model: Model, mask: Any, token_types: Any, decoder_ids: Any, threads: int) -> Any:
+def _forward(ids: Any, model: Model, threads: int, **inputs: Any) -> Any:
     kind = kind_of(ids, "ids")
-    read = ids if decoder_ids is None else decoder_ids
+    read = ids if inputs["decoder_ids"] is None else inputs["decoder_ids"]
     batched = len(read.shape) == 2
     shape = tuple(read.shape) if batched else (1, *read.shape)
     out = kind.empty((*shape, model._output_width), _structs.F32, ids)
-    inputs = {"ids": ids, "mask": mask, "token_types": token_types, "decoder_ids": decoder_ids}
     call_with_tensors(
         kind,
         lambda *at: model._functions.model_forward(model._handle, *at, threads),
-        ranks=dict.fromkeys(inputs, 2),
+        ranks=dict.fromkeys(("ids", *inputs), 2),
+        ids=ids,
         **inputs,
         out=out,
     )

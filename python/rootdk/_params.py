@@ -4,7 +4,7 @@ import ctypes
 import inspect
 import struct
 import typing
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Type, TypedDict, TypeVar, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Type, TypedDict, TypeVar, Union
 
 from . import _abi, _structs
 from ._abi import Arena, Place
@@ -63,17 +63,17 @@ class Form:
     def __init__(self, operation: str, options: Any, structure: Type[ctypes.Structure], init: Any, place: Place):
         defaults = structure()
         init(ctypes.byref(defaults))
-        fields = structure._fields_[1:]  # without struct_size
+        fields: List[Any] = list(structure._fields_[1:])  # without struct_size
         self.operation, self.place = operation, place
         self.options: Dict[str, Any] = typing.get_type_hints(options)
         self.index = {name: i for i, (name, _) in enumerate(fields)}
-        self.defaults: List[Any] = [
-            0 if kind is _structs.pointer else getattr(defaults, name) for name, kind in fields
-        ]
+        self.defaults: List[Any] = [0 if kind is _structs.pointer else getattr(defaults, name) for name, kind in fields]
         # Tuples, which torch.compile follows more easily than sets.
         self.tensors = tuple(name for name, kind in fields if kind is _structs.pointer and name in self.options)
         self.factors = tuple(i for i, (_, kind) in enumerate(fields) if kind is _structs.double)
-        self.integers = tuple(i for i, (_, kind) in enumerate(fields) if kind not in (_structs.double, _structs.pointer))
+        self.integers = tuple(
+            i for i, (_, kind) in enumerate(fields) if kind not in (_structs.double, _structs.pointer)
+        )
 
     def default_of(self, option: str) -> Any:
         """The default as a reader writes it; None where the library decides."""
@@ -85,9 +85,7 @@ class Form:
         return bool(value) if self.options[option] is bool else value
 
 
-ATTENTION = Form(
-    "attention", AttentionOptions, _structs.AttentionParams, _abi.attention_params_init, _abi.PARAMS
-)
+ATTENTION = Form("attention", AttentionOptions, _structs.AttentionParams, _abi.attention_params_init, _abi.PARAMS)
 ATTEND = Form("attend", AttendOptions, _structs.AttendParams, _abi.attend_params_init, _abi.ATTEND_PARAMS)
 
 TENSORS = ATTENTION.tensors
@@ -138,7 +136,7 @@ class Params:
 
     __slots__ = ("form", "values", "tensors", "seed_tensor")
 
-    def __init__(self, options: Dict[str, Any], form: Optional[Form] = None) -> None:
+    def __init__(self, options: Mapping[str, Any], form: Optional[Form] = None) -> None:
         form = form or ATTENTION  # not the argument's default: torch.compile follows globals, and no default objects
         self.form = form
         self.values: List[Any] = list(form.defaults)

@@ -39,7 +39,5 @@ def html_table(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> str:
 def layer_maps(title: str, tables: Dict[str, List[List[float]]]) -> "_svg.Svg":
     """A heat map a table, which holds a row of heads for each layer; layers may have fewer heads than others."""
     widest = max(len(row) for rows in tables.values() for row in rows)
-    pictures = [
-        _svg.heat_map([row + [float("nan")] * (widest - len(row)) for row in rows]) for rows in tables.values()
-    ]
+    pictures = [_svg.heat_map([row + [float("nan")] * (widest - len(row)) for row in rows]) for rows in tables.values()]
     return _svg.panels(title, pictures, list(tables), "rows: layers, columns: heads; darker: more")

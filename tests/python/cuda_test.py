@@ -90,7 +90,12 @@ def test_small_calls_share_one_scratch_and_ask_nothing(torch):
     call = Call(wants=4)
     for _ in range(5):
         assert _cuda.run_on_stream(torch, 0, call.run, call.needed) == 0
-    assert call.asked == 0 and len(torch.allocations) == 1 and len(set(call.runs)) == 1 and call.runs[0][::2] == (70, 2**20)
+    assert (
+        call.asked == 0
+        and len(torch.allocations) == 1
+        and len(set(call.runs)) == 1
+        and call.runs[0][::2] == (70, 2**20)
+    )
 
 
 def test_large_calls_ask_and_get_their_own(torch):
@@ -113,9 +118,7 @@ def test_every_stream_has_its_own_scratch(torch):
 
 def test_every_thread_has_its_own_scratch(torch):
     call = Call(wants=4)
-    threads = [
-        threading.Thread(target=_cuda.run_on_stream, args=(torch, 0, call.run, call.needed)) for _ in range(3)
-    ]
+    threads = [threading.Thread(target=_cuda.run_on_stream, args=(torch, 0, call.run, call.needed)) for _ in range(3)]
     for thread in threads:
         thread.start()
         thread.join()

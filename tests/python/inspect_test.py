@@ -44,7 +44,9 @@ def test_numbers_are_those_of_the_exact_weights():
 
 
 def test_table_has_every_head_once(inspection):
-    assert len(inspection) == 16 and inspection.token_count == len(inspection.tokens) == len(inspection.to_dict()["ids"])
+    assert len(inspection) == 16 and inspection.token_count == len(inspection.tokens) == len(
+        inspection.to_dict()["ids"]
+    )
     assert sorted((head.layer, head.head) for head in inspection) == [(i, j) for i in range(4) for j in range(4)]
     assert "".join(inspection.tokens) == TEXT
     labels = [head.label for head in inspection]

@@ -95,9 +95,7 @@ def test_rope_rotates_keys_and_queries_at_their_positions():
     sequence.append(k[:, :, :30], v[:, :, :30], rope=rope)
     sequence.append(k[:, :, 30:], v[:, :, 30:], rope=rope)
     rotated = (rootdk.rope(x, **rope._asdict()) for x in (q, k))
-    numpy.testing.assert_allclose(
-        sequence.attend(q, rope=rope), rootdk.attention(*rotated, v, causal=True), atol=3e-6
-    )
+    numpy.testing.assert_allclose(sequence.attend(q, rope=rope), rootdk.attention(*rotated, v, causal=True), atol=3e-6)
 
 
 def test_layers_have_their_own_keys():
@@ -233,7 +231,11 @@ def test_bad_calls_change_nothing():
     sequence.append(k, v)
     cases = [
         (ValueError, "trim: length 38 is not in 0 to 37", lambda: sequence.trim(38)),
-        (ValueError, "2 pages of 16 tokens needed, 0 of 3 free", lambda: cache.open().append(k[:, :, :17], v[:, :, :17])),
+        (
+            ValueError,
+            "2 pages of 16 tokens needed, 0 of 3 free",
+            lambda: cache.open().append(k[:, :, :17], v[:, :, :17]),
+        ),
         (ValueError, r"k is f32 \[1, 2, 37, 8\], expected", lambda: sequence.append(k[..., :8], v)),
         (ValueError, "rank 3", lambda: sequence.attend(q[0])),
         (ValueError, "belongs to another cache", lambda: cache.attend(q, other)),

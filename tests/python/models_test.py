@@ -20,8 +20,9 @@ def read_safetensors(path):
     start = 8 + int.from_bytes(data[:8], "little")
     types = {"F32": numpy.float32, "I32": numpy.int32}
     return {
-        name: numpy.frombuffer(data[start:], types[entry["dtype"]], numpy.prod(entry["shape"]), entry["data_offsets"][0])
-        .reshape(entry["shape"])
+        name: numpy.frombuffer(
+            data[start:], types[entry["dtype"]], numpy.prod(entry["shape"]), entry["data_offsets"][0]
+        ).reshape(entry["shape"])
         for name, entry in json.loads(data[8:start]).items()
         if name != "__metadata__"
     }

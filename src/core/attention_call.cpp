@@ -177,7 +177,7 @@ class Validator {
     require(!p.kv_lengths.defined() && !p.mask.defined() && !p.block_mask.defined() && !p.bias.defined(), operation_,
             ": packed sequences do not combine with kv_lengths, mask, block_mask or bias");
     const std::int64_t entries = p.q_starts.rank == 1 ? p.q_starts.size(0) : 0;
-    require(entries >= 1, operation_, ": q_starts is ", describe(p.q_starts), ", expected i32 [sequences + 1]");
+    if (entries < 1) fail(operation_, ": q_starts is ", describe(p.q_starts), ", expected i32 [sequences + 1]");
     exact("q_starts", p.q_starts, DType::i32, {entries});
     exact("kv_starts", p.kv_starts, DType::i32, {entries});
     require(p.max_q_len >= 0 && p.max_kv_len >= 0, operation_, ": max_q_len ", p.max_q_len, " and max_kv_len ",
@@ -268,10 +268,11 @@ void check_gradient(const Validator& check, std::string_view name, const TensorV
   require(parameter.defined(), check.operation(), ": gradients.", name, " is asked for but ", name, " is not given");
   const std::string full_name = "gradients." + std::string(name);
   const NamedView tensor{check.operation(), full_name, gradient};
-  require(gradient.rank == parameter.rank &&
-              std::equal(gradient.shape.begin(), gradient.shape.begin() + gradient.rank, parameter.shape.begin()),
-          check.operation(), ": gradients.", name, " is ", describe(gradient), " but ", name, " is ",
-          describe(parameter));
+  if (gradient.rank != parameter.rank ||
+      !std::equal(gradient.shape.begin(), gradient.shape.begin() + gradient.rank, parameter.shape.begin())) {
+    fail(check.operation(), ": gradients.", name, " is ", describe(gradient), " but ", name, " is ",
+         describe(parameter));
+  }
   require_dtype(tensor, {parameter.dtype, check.small()});
   require_device(tensor, parameter.device, name);
   require_addressable(tensor);

@@ -41,15 +41,17 @@ class Strided {
 // The view must hold T; a mismatch is a mistake of the library, not of its caller.
 template <class T, int Rank>
 Strided<const T, Rank> read(const ConstTensorView& view) {
-  require(view.dtype == dtype_of<T> && view.rank == Rank, "internal: ", describe(view), " read as ",
-          name_of(dtype_of<T>), " of rank ", Rank);
+  if (view.dtype != dtype_of<T> || view.rank != Rank) {
+    fail("internal: ", describe(view), " read as ", name_of(dtype_of<T>), " of rank ", Rank);
+  }
   return {view.as<T>(), view.strides};
 }
 
 template <class T, int Rank>
 Strided<T, Rank> write(const TensorView& view) {
-  require(view.dtype == dtype_of<T> && view.rank == Rank, "internal: ", describe(view), " written as ",
-          name_of(dtype_of<T>), " of rank ", Rank);
+  if (view.dtype != dtype_of<T> || view.rank != Rank) {
+    fail("internal: ", describe(view), " written as ", name_of(dtype_of<T>), " of rank ", Rank);
+  }
   return {view.as<T>(), view.strides};
 }
 

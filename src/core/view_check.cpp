@@ -24,9 +24,11 @@ std::string list(std::initializer_list<std::int64_t> shape) {
 
 void require_given(const NamedView& t) { require(t.view.defined(), t.operation, ": ", t.name, " is not given"); }
 
+// Here and below, what a message describes is put into words only where it fails: small calls are over in the time that
+// a few descriptions take.
 void require_rank(const NamedView& t, int rank) {
-  require(t.view.rank == rank, t.operation, ": ", t.name, " has rank ", t.view.rank, ", expected ", rank, " (it is ",
-          describe(t.view), ")");
+  if (t.view.rank == rank) return;
+  fail(t.operation, ": ", t.name, " has rank ", t.view.rank, ", expected ", rank, " (it is ", describe(t.view), ")");
 }
 
 void require_dtype(const NamedView& t, std::initializer_list<DType> allowed) {
@@ -38,15 +40,15 @@ void require_dtype(const NamedView& t, std::initializer_list<DType> allowed) {
 
 void require_shape(const NamedView& t, std::initializer_list<std::int64_t> shape) {
   require_rank(t, static_cast<int>(shape.size()));
-  require(std::equal(shape.begin(), shape.end(), t.view.shape.begin()), t.operation, ": ", t.name, " is ",
-          describe(t.view), ", expected ", list(shape));
+  if (std::equal(shape.begin(), shape.end(), t.view.shape.begin())) return;
+  fail(t.operation, ": ", t.name, " is ", describe(t.view), ", expected ", list(shape));
 }
 
 void require_broadcastable(const NamedView& t, std::initializer_list<std::int64_t> shape) {
   require_rank(t, static_cast<int>(shape.size()));
   for (std::size_t i = 0; i < shape.size(); ++i) {
-    require(t.view.shape[i] == 1 || t.view.shape[i] == shape.begin()[i], t.operation, ": ", t.name, " is ",
-            describe(t.view), ", which does not broadcast to ", list(shape));
+    if (t.view.shape[i] == 1 || t.view.shape[i] == shape.begin()[i]) continue;
+    fail(t.operation, ": ", t.name, " is ", describe(t.view), ", which does not broadcast to ", list(shape));
   }
 }
 
@@ -78,8 +80,8 @@ void require_addressable(const NamedView& t) {
   const auto element = static_cast<std::int64_t>(size_of(t.view.dtype));
   overflow |= __builtin_mul_overflow(highest, element, &bytes) || __builtin_mul_overflow(lowest, element, &bytes) ||
               __builtin_mul_overflow(count, element, &bytes);
-  require(!overflow, t.operation, ": ", t.name, " is ", describe(t.view), ", whose extent overflows 64 bits");
-  require(t.view.data != nullptr, t.operation, ": ", t.name, " is ", describe(t.view), " but its data pointer is null");
+  if (overflow) fail(t.operation, ": ", t.name, " is ", describe(t.view), ", whose extent overflows 64 bits");
+  if (!t.view.data) fail(t.operation, ": ", t.name, " is ", describe(t.view), " but its data pointer is null");
 }
 
 void require_no_overlap(const NamedView& t) {
@@ -99,11 +101,11 @@ void require_no_overlap(const NamedView& t) {
 }
 
 void require_device(const NamedView& t, Device device, std::string_view other) {
+  if (t.view.device == device) return;
   auto text = [](Device d) {
     return d.kind == DeviceKind::cpu ? std::string("cpu") : "cuda:" + std::to_string(d.index);
   };
-  require(t.view.device == device, t.operation, ": ", t.name, " lies on ", text(t.view.device), " but ", other,
-          " lies on ", text(device));
+  fail(t.operation, ": ", t.name, " lies on ", text(t.view.device), " but ", other, " lies on ", text(device));
 }
 
 }  // namespace rootdk

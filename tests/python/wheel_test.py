@@ -137,17 +137,7 @@ def test_runs_the_command_line(environment, tmp_path):
 
 def test_brings_its_own_model(environment, tmp_path):
     """The command line and the library both read the copy in the wheel, not the one of the source tree."""
-    command = [
-        environment / "bin/python",
-        "-m",
-        "rootdk",
-        "generate",
-        "builtin",
-        "--prompt",
-        "ROMEO:",
-        "--max-new",
-        "3",
-    ]
+    command = [environment / "bin/python", *"-m rootdk generate builtin --prompt ROMEO: --max-new 3".split()]
     program = [environment / "bin/python", "-c", "import rootdk; print(rootdk.load('builtin').generate('ROMEO:', 3))"]
     shown = run(*command, cwd=tmp_path)
     assert shown.startswith("ROMEO:") and run(*program, cwd=tmp_path).strip() in shown

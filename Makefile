@@ -4,7 +4,7 @@
 #   make check    sanitizers, threads, fuzzing and cross-compiled targets
 #   make bench    the benchmark grid, into docs/
 #   make format   clang-format over the tree
-#   make wheel    a Python wheel with the library and the command line, into dist/
+#   make wheel    a Python wheel with the libraries, the command line and the built-in model, into dist/
 #   make install  into PREFIX (default /usr/local)
 
 .PHONY: run build test check bench format wheel install clean

@@ -195,9 +195,16 @@ class Params:
         params.tensors = tensors
         return params
 
+    def with_tensors(self, tensors: Dict[str, Any]) -> "Params":
+        """The same numbers with other arrays."""
+        params = Params.__new__(Params)
+        params.form, params.values, params.seed_tensor = self.form, self.values, self.seed_tensor
+        params.tensors = tensors
+        return params
+
     def write(self, arena: Arena, kind: Kind, q: Any) -> int:
         """The address of the struct. Lists of numbers become arrays here, and stay in `tensors`."""
-        values, form = self.values, self.form
+        values, form = list(self.values), self.form
         if self.seed_tensor is not None:
             values[form.index["seed"]] = int(self.seed_tensor) & _SEED_MASK
         for name, x in self.tensors.items():

@@ -74,5 +74,5 @@ _STATS_FIELDS = ROW_STATS + ("column_mass", "pooled_map", "weights", "weight_row
 
 
 def write_stats(arena: _abi.Arena, kind: Kind, arrays: Dict[str, Any], stride: int) -> int:
-    addresses = [write_tensor(arena, kind, name, arrays.get(name), name) for name in _STATS_FIELDS]
+    addresses = [write_tensor(arena, kind, name, arrays[name], name) if name in arrays else 0 for name in _STATS_FIELDS]
     return _abi.STATS.write(arena, *addresses, stride)

@@ -24,17 +24,14 @@ Flat = Sequence[Any]
 
 
 def flatten(
-    params: Params, request: Optional[StatsRequest], target: Optional[str], threads: Optional[int], like: torch.Tensor
+    params: Params, request: StatsRequest, target: Optional[str], threads: Optional[int], like: torch.Tensor
 ) -> List[Any]:
     """Everything after q, k and v. lse is always computed: the gradient needs it."""
     tensors: Dict[str, Any] = dict(params.tensors)
-    request = request or StatsRequest()
     chosen = None if isinstance(request.weights, bool) else request.weights
     for name, x in tensors.items():
         if not isinstance(x, torch.Tensor):
             tensors[name] = _as_tensor(x, torch.int32 if name in INTEGER_TENSORS else None, like)
-    if chosen is not None and not isinstance(chosen, torch.Tensor):
-        chosen = torch.tensor(list(chosen), dtype=torch.int32, device=like.device)
     *integers, seed = params.integers
     rows, columns = request.map_size or (0, 0)
     return [
@@ -99,12 +96,12 @@ def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *flat: Any) -> Tu
     return tuple(arrays[name] if name in arrays else q.new_empty(0) for name in OUTPUTS)
 
 
-def wanted_outputs(request: Optional[StatsRequest]) -> Tuple[str, ...]:
+def wanted_outputs(request: StatsRequest) -> Tuple[str, ...]:
     """The names of what compute() gives, in the order of OUTPUTS."""
-    wanted = {"out", "lse", *(request.names if request else ())}
-    if request and request.map_size is not None:
+    wanted = {"out", "lse", *request.names}
+    if request.map_size is not None:
         wanted.add("pooled_map")
-    if request and request.weights is not False:
+    if request.weights is not False:
         wanted.add("weights")
     return tuple(name for name in OUTPUTS if name in wanted)
 

@@ -1,13 +1,13 @@
-"""Attention as PyTorch sees it: torch.library operators from 2.4 on, a torch.autograd.Function before."""
+"""Attention as PyTorch sees it: torch.library operators from 2.4 on, a torch.autograd.Function before and beside."""
 
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, List, Optional, Sequence, Tuple, Union
 
 import torch
 
 from .._params import ATTENTION, Pair, Params, spells_out
 from .._result import AttentionResult
 from .._stats import Stats, StatsRequest
-from . import _kernels
+from . import _kernels, _plain
 from ._kernels import N_TENSORS, NUMBER_ARGUMENTS, OUTPUTS, TENSOR_ARGUMENTS, TEXT_ARGUMENTS, WITH_GRADIENT
 
 HAS_OPERATORS = hasattr(torch, "library") and hasattr(torch.library, "register_autograd")
@@ -50,31 +50,19 @@ def _place(gradients: Sequence[torch.Tensor], needs: Sequence[bool]) -> Tuple[Op
 _innermost_transform = getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", lambda: None)
 
 
-class _Attention(torch.autograd.Function):
-    """The gradient without the dispatcher: for PyTorch before 2.4, and for plain calls after."""
+class _TransformedAttention(torch.autograd.Function):
+    """The gradient inside function transforms (torch.func.grad): there tensors are wrapped, and only the dispatcher can
+    unwrap them for the backward pass."""
 
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> Tuple[torch.Tensor, ...]:  # type: ignore[override]
-        output = _kernels.forward_wanted(*inputs)
-        _setup_context(ctx, inputs, output)
-        return output
+    forward = staticmethod(_kernels.forward_wanted)
+    setup_context = staticmethod(_setup_context)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Optional[torch.Tensor]) -> Tuple[Optional[torch.Tensor], ...]:
         arguments = _backward_arguments(ctx, grads)
-        # Inside a function transform tensors are wrapped, and only the dispatcher can unwrap them.
-        wrapped = HAS_OPERATORS and _innermost_transform() is not None
-        run_backward = torch.ops.rootdk.attention_backward if wrapped else _kernels.backward
+        run_backward = torch.ops.rootdk.attention_backward if HAS_OPERATORS else _kernels.backward
         return _place(run_backward(*arguments), arguments[9])
-
-
-class _TransformedAttention(_Attention):
-    """The form that function transforms (torch.func.grad) want. PyTorch inspects its signature in every call, which
-    takes longer than the rest of a small one."""
-
-    forward = staticmethod(_kernels.forward_wanted)
-    setup_context = staticmethod(_setup_context)
 
 
 def _schema(arguments: Sequence[Tuple[str, str]], outputs: int) -> str:
@@ -129,20 +117,28 @@ def run(
     target: Optional[str],
     threads: Optional[int],
 ) -> Union[torch.Tensor, AttentionResult]:
-    """The operator, or where nobody follows the call the function behind it, which PyTorch calls much faster."""
-    flat = _kernels.flatten(params, request, target, threads, q)
-    names = _kernels.wanted_outputs(request)
-    if HAS_OPERATORS and _is_watched(q, k, v):
-        outputs: Dict[str, torch.Tensor] = dict(zip(OUTPUTS, torch.ops.rootdk.attention(q, k, v, *flat)))
+    """The operator, or where nobody follows the call a function that PyTorch calls much faster."""
+    asked = request or StatsRequest()
+    if not isinstance(asked.weights, (bool, torch.Tensor)):
+        asked = asked._replace(weights=torch.tensor(list(asked.weights), dtype=torch.int32, device=q.device))
+    watched = HAS_OPERATORS and _is_watched(q, k, v)
+    if not watched and _innermost_transform() is None:
+        outputs = _plain.run(q, k, v, params, asked, target, threads)
     else:
-        function = _Attention if _innermost_transform() is None else _TransformedAttention
-        outputs = dict(zip(names, function.apply(q, k, v, *flat)))
+        flat = _kernels.flatten(params, asked, target, threads, q)
+        if watched:
+            outputs = dict(zip(OUTPUTS, torch.ops.rootdk.attention(q, k, v, *flat)))
+        else:
+            outputs = dict(zip(_kernels.wanted_outputs(asked), _TransformedAttention.apply(q, k, v, *flat)))
     if request is None:
         return outputs["out"]
-    arrays = {name: outputs[name] for name in names if name != "out" and (name != "lse" or "lse" in request.names)}
-    if not isinstance(request.weights, bool):
-        arrays["weight_rows"] = flat[N_TENSORS - 1]
-    return AttentionResult(outputs["out"], arrays)
+    arrays = {name: outputs[name] for name in _kernels.wanted_outputs(asked)}
+    out = arrays.pop("out")
+    if "lse" not in asked.names:
+        del arrays["lse"]
+    if isinstance(asked.weights, torch.Tensor):
+        arrays["weight_rows"] = asked.weights
+    return AttentionResult(out, arrays)
 
 
 @spells_out(ATTENTION)

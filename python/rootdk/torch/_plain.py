@@ -1,0 +1,76 @@
+"""The gradient of a plain call, one that nobody follows but autograd: a torch.autograd.Function over the call as it is,
+which PyTorch runs much faster than the operator with its flat list of arguments."""
+
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+import torch
+
+from .._arrays import kind_of
+from .._attention import run_backward, run_forward
+from .._params import DIFFERENTIABLE, Params
+from .._stats import StatsRequest
+
+
+class Call(NamedTuple):
+    """What a call is made of besides q, k and v."""
+
+    params: Params
+    request: StatsRequest
+    target: Optional[str]
+    threads: Optional[int]
+    outputs: List[str]  # the names of what forward gives, filled by it
+
+
+class _Attention(torch.autograd.Function):
+    """Takes the call, q, k, v and the differentiable tensors of its parameters; gives out, lse, entropy where it is
+    asked for, and the other statistics, which carry no gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, call: Call, q: Any, k: Any, v: Any, *tensors: Any) -> Any:  # type: ignore[override]
+        out, arrays = run_forward(kind_of(q, "q"), q, k, v, call.params, None, call.request, call.target, call.threads)
+        assert arrays is not None
+        arrays.pop("weight_rows", None)
+        lse, entropy = arrays.pop("lse"), arrays.pop("entropy", None)
+        # Tensors with a gradient are autograd's to keep; the others stay with the call.
+        rest = {name: x for name, x in call.params.tensors.items() if name not in DIFFERENTIABLE}
+        ctx.names = tuple(name for name in call.params.tensors if name in DIFFERENTIABLE)
+        ctx.call = call._replace(params=call.params.with_tensors(rest))
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(*arrays.values())
+        ctx.save_for_backward(q, k, v, out, lse, entropy, *tensors)
+        carrying = {"out": out, "lse": lse} if entropy is None else {"out": out, "lse": lse, "entropy": entropy}
+        call.outputs[:] = (*carrying, *arrays)
+        return (*carrying.values(), *arrays.values())
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *grads: Optional[torch.Tensor]) -> Tuple[Optional[torch.Tensor], ...]:
+        q, k, v, out, lse, entropy, *tensors = ctx.saved_tensors
+        call: Call = ctx.call
+        params = call.params.with_tensors({**call.params.tensors, **dict(zip(ctx.names, tensors))})
+        grad_out = torch.zeros_like(out) if grads[0] is None else grads[0]
+        if grad_out.stride(-1) != 1:
+            grad_out = grad_out.contiguous()  # the gradient of a sum repeats one number
+        saved = {"q": q, "k": k, "v": v, "out": out, "lse": lse, "entropy": entropy}
+        upstream = {"out": grad_out, "lse": grads[1], "entropy": grads[2] if entropy is not None else None}
+        names = ("q", "k", "v", *ctx.names)
+        needed = tuple(name for name, needs in zip(names, ctx.needs_input_grad[1:]) if needs)
+        gradients = run_backward(kind_of(q, "q"), saved, upstream, params, needed, call.target, call.threads)
+        return (None, *(gradients.get(name) for name in names))
+
+
+def run(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    params: Params,
+    request: StatsRequest,
+    target: Optional[str],
+    threads: Optional[int],
+) -> Dict[str, torch.Tensor]:
+    """out and the statistics of the request by name; lse, which the gradient needs, among them."""
+    names = request.names if "lse" in request.names else ("lse", *request.names)
+    call = Call(params, request._replace(names=names), target, threads, [])
+    tensors = [x for name, x in params.tensors.items() if name in DIFFERENTIABLE]
+    outputs = _Attention.apply(call, q, k, v, *tensors)
+    return dict(zip(call.outputs, outputs))

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "core/check.h"
 #include "core/view_check.h"
@@ -28,6 +29,24 @@ KvShape shape_of(const KvCacheConfig& c, std::int64_t tokens, std::int64_t heads
           .value_dim = c.value_dim,
           .page_size = c.page_size,
           .tokens = tokens};
+}
+
+// tokens rows of every head and layer, from one page to another. The view is [layers, pages, kv_heads, page_size(,
+// dim)].
+void copy_page(const TensorView& view, const PageCopy& copy) {
+  if (!view.defined()) return;
+  const std::size_t element = size_of(view.dtype);
+  const std::size_t row = element * static_cast<std::size_t>(view.rank == 5 ? view.size(4) : 1);
+  auto* base = view.as<std::byte>();
+  for (std::int64_t layer = 0; layer < view.size(0); ++layer) {
+    for (std::int64_t head = 0; head < view.size(2); ++head) {
+      auto at = [&](std::int64_t page) {
+        return base + static_cast<std::size_t>((layer * view.size(1) + page) * view.size(2) + head) *
+                          static_cast<std::size_t>(view.size(3)) * row;
+      };
+      std::memcpy(at(copy.to), at(copy.from), static_cast<std::size_t>(copy.tokens) * row);
+    }
+  }
 }
 
 void check_rows(const NamedView& tensor, const KvCacheConfig& c) {
@@ -159,6 +178,14 @@ KeyGaps key_gaps(const KvSpan& span, const AttendParams& params, std::int64_t po
     gaps.hidden = {begin, position - params.window_left};
   }
   return gaps;
+}
+
+void copy_pages(const AppendCall& call) {
+  for (const PageCopy& copy : call.copies) {
+    for (const TensorView& view : {call.storage.k, call.storage.v, call.storage.k_scales, call.storage.v_scales}) {
+      copy_page(view, copy);
+    }
+  }
 }
 
 AppendCall make_append_call(KvCacheState& cache, ConstTensorView k, ConstTensorView v, std::span<const KvStep> steps,

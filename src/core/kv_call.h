@@ -56,6 +56,9 @@ struct AppendCall {
   std::vector<KvSpan> spans = {};
 };
 
+// Makes the call's copies, in the memory of the host.
+void copy_pages(const AppendCall& call);
+
 struct AttendCall {
   ConstTensorView q = {};  // [1, heads, tokens, head_dim]
   TensorView out = {};     // [1, heads, tokens, value_dim]

@@ -1,7 +1,7 @@
 #include <array>
 #include <utility>
 
-#include "core/kv_call.h"
+#include "cpu/append.h"
 #include "cpu/decode.h"
 #include "cpu/decode_targets.h"
 
@@ -42,6 +42,16 @@ std::span<const AttendImplementation> attend_implementations() {
   return std::span(all).first(decode_targets().size());
 }
 
-std::span<const AppendImplementation> append_implementations() { return {}; }
+std::span<const AppendImplementation> append_implementations() {
+  static constexpr AppendImplementation kAppend[] = {
+      {.name = "cpu",
+       .refuse =
+           [](const AppendCall& call) {
+             return std::string(call.k.device.kind == DeviceKind::cpu ? "" : "the tensors lie on a CUDA device");
+           },
+       .run = run_append,
+       .workspace = nullptr}};
+  return kAppend;
+}
 
 }  // namespace rootdk::cpu

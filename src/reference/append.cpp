@@ -2,7 +2,6 @@
 // holds too have been given a successor by then; their tokens are copied first, in every layer.
 
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <vector>
 
@@ -12,24 +11,6 @@
 
 namespace rootdk::reference {
 namespace {
-
-// tokens rows of every head and layer, from one page to another. The view is [layers, pages, kv_heads, page_size(,
-// dim)].
-void copy_page(const TensorView& view, const PageCopy& copy) {
-  if (!view.defined()) return;
-  const std::size_t element = size_of(view.dtype);
-  const std::size_t row = element * static_cast<std::size_t>(view.rank == 5 ? view.size(4) : 1);
-  auto* base = view.as<std::byte>();
-  for (std::int64_t layer = 0; layer < view.size(0); ++layer) {
-    for (std::int64_t head = 0; head < view.size(2); ++head) {
-      auto at = [&](std::int64_t page) {
-        return base + static_cast<std::size_t>((layer * view.size(1) + page) * view.size(2) + head) *
-                          static_cast<std::size_t>(view.size(3)) * row;
-      };
-      std::memcpy(at(copy.to), at(copy.from), static_cast<std::size_t>(copy.tokens) * row);
-    }
-  }
-}
 
 // int8: the largest magnitude becomes 127. A row that is not finite gets the scale NaN, so that it shows.
 float quantise(const std::vector<double>& row, std::int8_t* to) {
@@ -88,11 +69,7 @@ void append_token(const AppendCall& call, const Part& part, const KvSpan& span, 
 }
 
 void append(const AppendCall& call) {
-  for (const PageCopy& copy : call.copies) {
-    for (const TensorView& view : {call.storage.k, call.storage.v, call.storage.k_scales, call.storage.v_scales}) {
-      copy_page(view, copy);
-    }
-  }
+  copy_pages(call);
   const Part keys{call.k, call.storage.k, call.storage.k_scales, call.rotation.empty() ? nullptr : &call.rotation};
   const Part values{call.v, call.storage.v, call.storage.v_scales};
   for (const KvSpan& span : call.spans) {

@@ -1,0 +1,135 @@
+// New keys and values on their way into the pages of a cache: the same numbers as the reference writes, token by token
+// over the threads. What is neither rotated nor quantised needs no double: widening is exact, and rounding happens
+// once.
+
+#include "cpu/append.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "core/strided.h"
+
+namespace rootdk::cpu {
+namespace {
+
+// Elements below which threads cost more than they bring.
+constexpr std::int64_t kWorthThreads = std::int64_t{1} << 16;
+
+// One of k and v: rows [1, kv_heads, tokens, dim] and the pages of one layer they go to.
+struct Part {
+  ConstTensorView rows;
+  TensorView pages, scales;
+  bool rotated = false;
+};
+
+// As in the reference: the largest magnitude becomes 127, and a row that is not finite gets the scale NaN.
+float quantise(const std::vector<double>& row, std::int8_t* to) {
+  double largest = 0;
+  bool finite = true;
+  for (const double x : row) {
+    const double magnitude = std::fabs(x);
+    finite = finite && magnitude <= std::numeric_limits<double>::max();
+    largest = magnitude > largest ? magnitude : largest;
+  }
+  const auto scale = finite ? static_cast<float>(largest / 127) : std::numeric_limits<float>::quiet_NaN();
+  if (!(scale > 0)) {
+    std::memset(to, 0, row.size());
+    return scale;
+  }
+  constexpr double kRoundToInteger = 0x1.8p52;  // adding it leaves no room for a fraction
+  for (std::size_t d = 0; d < row.size(); ++d) {
+    const double x = row[d] / scale;
+    const double bounded = x < -127 ? -127 : x > 127 ? 127 : x;
+    to[d] = static_cast<std::int8_t>((bounded + kRoundToInteger) - kRoundToInteger);
+  }
+  return scale;
+}
+
+// Rotated, or to be quantised: through double, rounded once.
+template <class From>
+void store_wide(const Part& part, const From* from, std::int64_t offset, const Rotation& rotation,
+                const std::vector<double>& cosine, const std::vector<double>& sine, std::vector<double>& row) {
+  const std::int64_t dim = part.rows.size(3);
+  row.resize(static_cast<std::size_t>(dim));
+  for (std::size_t d = 0; d < row.size(); ++d) row[d] = to_double(from[d]);
+  if (part.rotated) rotation.apply(row, cosine, sine);
+  if (part.pages.dtype == DType::i8) {
+    part.scales.as<float>()[offset] = quantise(row, part.pages.as<std::int8_t>() + offset * dim);
+    return;
+  }
+  with_floating_type(part.pages.dtype, [&](auto type) {
+    auto* to = part.pages.as<decltype(type)>() + offset * dim;
+    for (std::size_t d = 0; d < row.size(); ++d) to[d] = from_double<decltype(type)>(row[d]);
+  });
+}
+
+template <class From>
+void store_plain(const Part& part, const From* from, std::int64_t offset) {
+  const std::int64_t dim = part.rows.size(3);
+  with_floating_type(part.pages.dtype, [&](auto type) {
+    using To = decltype(type);
+    To* to = part.pages.as<To>() + offset * dim;
+    if constexpr (std::is_same_v<From, To>) {
+      std::memcpy(to, from, static_cast<std::size_t>(dim) * sizeof(To));
+    } else if constexpr (std::is_same_v<From, double>) {
+      for (std::int64_t d = 0; d < dim; ++d) to[d] = from_double<To>(from[d]);
+    } else {
+      for (std::int64_t d = 0; d < dim; ++d) to[d] = static_cast<To>(static_cast<float>(from[d]));
+    }
+  });
+}
+
+// Token i of a span, every head of k and v.
+void append_token(const AppendCall& call, const KvSpan& span, std::int64_t i) {
+  const KvShape& shape = call.shape;
+  const std::int64_t position = span.position + i, page = span.pages[position / shape.page_size];
+  std::vector<double> cosine(call.rotation.frequency.size()), sine(cosine.size()), row;
+  if (!call.rotation.empty()) call.rotation.angles(position, cosine, sine);
+  const Part parts[] = {{call.k, call.storage.k, call.storage.k_scales, !call.rotation.empty()},
+                        {call.v, call.storage.v, call.storage.v_scales}};
+  for (const Part& part : parts) {
+    with_floating_type(part.rows.dtype, [&](auto type) {
+      using From = decltype(type);
+      const auto rows = read<From, 4>(part.rows);
+      for (std::int64_t head = 0; head < shape.kv_heads; ++head) {
+        // Row of [layers, pages, kv_heads, page_size].
+        const std::int64_t block = (call.layer * part.pages.size(1) + page) * shape.kv_heads + head;
+        const std::int64_t offset = block * shape.page_size + position % shape.page_size;
+        const From* from = &rows(0, head, span.row + i, 0);
+        if (part.rotated || part.pages.dtype == DType::i8) {
+          store_wide(part, from, offset, call.rotation, cosine, sine, row);
+        } else {
+          store_plain(part, from, offset);
+        }
+      }
+    });
+  }
+}
+
+}  // namespace
+
+void run_append(const AppendCall& call) {
+  copy_pages(call);
+  struct Token {
+    const KvSpan* span;
+    std::int64_t i;
+  };
+  std::vector<Token> tokens;
+  tokens.reserve(static_cast<std::size_t>(call.shape.tokens));
+  for (const KvSpan& span : call.spans) {
+    for (std::int64_t i = 0; i < span.tokens; ++i) tokens.push_back({&span, i});
+  }
+  auto append_one = [&](std::int64_t t) {
+    append_token(call, *tokens[static_cast<std::size_t>(t)].span, tokens[static_cast<std::size_t>(t)].i);
+  };
+  const KvShape& shape = call.shape;
+  if (shape.tokens * shape.kv_heads * (shape.head_dim + shape.value_dim) < kWorthThreads) {
+    for (std::int64_t t = 0; t < shape.tokens; ++t) append_one(t);
+  } else {
+    (call.execution.executor ? *call.execution.executor : default_executor()).parallel_for(shape.tokens, append_one);
+  }
+}
+
+}  // namespace rootdk::cpu

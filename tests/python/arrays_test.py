@@ -1,6 +1,7 @@
 """Which objects the package takes, that it copies none of them, and that it gives back what it was given."""
 
 import array
+import ctypes
 import gc
 import weakref
 
@@ -187,3 +188,24 @@ def test_misaligned_and_odd_strides():
     record = numpy.zeros(q.shape, [("x", numpy.float32), ("y", numpy.uint8)])
     with pytest.raises(ValueError, match="stride of 5 bytes"):
         rootdk.attention(record["x"], k, v)
+
+
+def test_structs_are_those_of_the_library():
+    """What the library's own init functions say their sizes are, in memory with room for more."""
+    from rootdk import _abi, _models_abi, _structs
+
+    models = _models_abi.functions()
+    cases = [
+        (_structs.AttentionParams, _abi.attention_params_init),
+        (_structs.AttendParams, _abi.attend_params_init),
+        (_structs.KvCacheConfig, _abi.kv_cache_config_init),
+        (_structs.RopeParams, _abi.rope_params_init),
+        (_models_abi.ModelInfo, models.model_info_init),
+        (_models_abi.GenerateParams, models.generate_params_init),
+        (_models_abi.InspectParams, models.inspect_params_init),
+    ]
+    for structure, init in cases:
+        memory = ctypes.create_string_buffer(4096)
+        described = structure.from_buffer(memory)
+        init(ctypes.byref(described))
+        assert described.struct_size == ctypes.sizeof(structure), structure.__name__

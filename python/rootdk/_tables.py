@@ -30,7 +30,11 @@ def text_table(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> List
 
 def html_table(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> str:
     def line(tag: str, cells: Iterable[str]) -> str:
-        return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+        aligned = (
+            f"<{tag} style='text-align:{'right' if pattern else 'left'}'>{escape(cell)}</{tag}>"
+            for cell, (_, pattern) in zip(cells, columns)
+        )
+        return "<tr>" + "".join(aligned) + "</tr>"
 
     body = "".join(line("td", _cells(columns, row)) for row in rows)
     return "<table>" + line("th", (name for name, _ in columns)) + body + "</table>" if body else ""

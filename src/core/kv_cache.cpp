@@ -1,7 +1,5 @@
 #include "rootdk/kv_cache.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -11,6 +9,7 @@
 
 #include "core/check.h"
 #include "core/kv_cache_state.h"
+#include "core/large_pages.h"
 #include "core/view_check.h"
 
 namespace rootdk {
@@ -87,8 +86,6 @@ void check_storage(const KvCacheConfig& c) {
 }
 
 // One block for keys, values and scales, each at a boundary of a large page.
-constexpr std::size_t kLargePage = std::size_t{1} << 21;
-
 void take_memory(const KvCacheConfig& c, HostMemory& memory, KvStorage& storage) {
   const std::int64_t k[] = {c.layers, c.pages, c.kv_heads, c.page_size, c.head_dim};
   const std::int64_t v[] = {c.layers, c.pages, c.kv_heads, c.page_size, c.value_dim};
@@ -124,7 +121,7 @@ HostMemory::HostMemory(std::size_t bytes) {
   if (!memory) throw std::bad_alloc();
   memory_.reset(memory);
   if (!large) return;
-  madvise(memory, whole, MADV_HUGEPAGE);  // a wish: refused, everything still works
+  ask_for_large_pages(memory, whole);
   std::memset(memory, 0, whole);
 }
 

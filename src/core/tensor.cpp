@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "core/check.h"
+#include "core/large_pages.h"
 #include "core/strided.h"
 
 namespace rootdk {
@@ -74,6 +75,7 @@ Tensor::Tensor(DType dtype, std::initializer_list<std::int64_t> shape)
 Tensor::Tensor(DType dtype, std::span<const std::int64_t> shape) {
   const auto bytes = static_cast<std::size_t>(checked_elements(shape, dtype)) * size_of(dtype);
   memory_.reset(static_cast<std::byte*>(::operator new[](bytes ? bytes : 1, kAlignment)));
+  ask_for_large_pages(memory_.get(), bytes);
   std::memset(memory_.get(), 0, bytes);
   view_ = TensorView(memory_.get(), dtype, shape);
 }

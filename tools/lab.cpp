@@ -13,6 +13,7 @@
 #include "lab/run.h"
 #include "models/write_text.h"
 #include "tools/commands.h"
+#include "tools/heap.h"
 #include "tools/terminal.h"
 
 namespace rootdk::tools {
@@ -90,6 +91,7 @@ void print(const lab::Result& result, const Style& style) {
 }
 
 void run_lab(const LabOptions& options) {
+  keep_freed_memory();
   std::vector<lab::Claim> claims;
   for (int id : options.only) claims.push_back(lab::claim_by_id(id));
   if (claims.empty()) claims = lab::catalogue();

@@ -15,6 +15,7 @@
 #include "models/train.h"
 #include "models/train_settings.h"
 #include "tools/commands.h"
+#include "tools/heap.h"
 #include "tools/options.h"
 
 namespace rootdk::tools {
@@ -48,6 +49,7 @@ void print_progress(const StepReport& report, std::int64_t steps, double tokens_
 }
 
 void run_train(const TrainVerb& options) {
+  keep_freed_memory();
   const std::string text = read_file(options.text);
   const std::optional<DType> dtype = parse_dtype(options.save_dtype);
   Executor* executor = options.threads > 0 ? &shared_executor(options.threads) : nullptr;

@@ -19,6 +19,9 @@ MultiHeadConfig checked(MultiHeadConfig config) {
             config.heads, " x head_dim; name head_dim where they differ");
     config.head_dim = config.d_model / config.heads;
   }
+  if (config.value_dim == 0) config.value_dim = config.head_dim;
+  require(config.head_dim > 0 && config.value_dim > 0, "multi-head attention: head_dim ", config.head_dim,
+          " and value_dim ", config.value_dim, " must be positive");
   return config;
 }
 
@@ -45,8 +48,9 @@ void scale_head(const Linear& projection, std::int64_t head, std::int64_t head_d
 
 }  // namespace
 
-LayerCache::LayerCache(std::int64_t batch, std::int64_t kv_heads, std::int64_t capacity, std::int64_t head_dim)
-    : k_(DType::f32, {batch, kv_heads, capacity, head_dim}), v_(DType::f32, {batch, kv_heads, capacity, head_dim}) {}
+LayerCache::LayerCache(std::int64_t batch, std::int64_t capacity, const MultiHeadConfig& config)
+    : k_(DType::f32, {batch, config.kv_heads, capacity, config.head_dim}),
+      v_(DType::f32, {batch, config.kv_heads, capacity, config.value_dim}) {}
 
 void LayerCache::append(const Tensor& k, const Tensor& v) {
   const std::int64_t batch = k_.size(0), added = k.size(0) / batch;
@@ -61,11 +65,10 @@ ConstTensorView LayerCache::keys() const { return k_.view().slice(2, 0, length_)
 ConstTensorView LayerCache::values() const { return v_.view().slice(2, 0, length_); }
 
 MultiHeadAttention::MultiHeadAttention(const MultiHeadConfig& config) : config_(checked(config)) {
-  const std::int64_t inner = config_.heads * config_.head_dim, kv_inner = config_.kv_heads * config_.head_dim;
-  q = Linear(inner, config_.d_model, config_.qkv_bias);
-  k = Linear(kv_inner, config_.d_model, config_.qkv_bias);
-  v = Linear(kv_inner, config_.d_model, config_.qkv_bias);
-  out = Linear(config_.d_model, inner, config_.out_bias);
+  q = Linear(config_.heads * config_.head_dim, config_.d_model, config_.qkv_bias);
+  k = Linear(config_.kv_heads * config_.head_dim, config_.d_model, config_.qkv_bias);
+  v = Linear(config_.kv_heads * config_.value_dim, config_.d_model, config_.qkv_bias);
+  if (config_.output_projection) out = Linear(config_.d_model, config_.heads * config_.value_dim, config_.out_bias);
   if (config_.qk_norm) {
     q_norm = Norm(config_.head_dim, *config_.qk_norm, false);
     k_norm = Norm(config_.head_dim, *config_.qk_norm, false);
@@ -115,14 +118,15 @@ Value MultiHeadAttention::operator()(Context& context, const Value& x, const Att
                                .causal = config_.causal,
                                .window_left = config_.window_left,
                                .relative_zero = input.relative_zero};
-  return out(context, dot_product_attention(context, call, params, input.capture));
+  const Value read = dot_product_attention(context, call, params, input.capture);
+  return config_.output_projection ? out(context, read) : read;
 }
 
 void MultiHeadAttention::collect(Parameters& into, const std::string& name) const {
   q.collect(into, name + ".q_proj");
   k.collect(into, name + ".k_proj");
   v.collect(into, name + ".v_proj");
-  out.collect(into, name + ".o_proj");
+  if (config_.output_projection) out.collect(into, name + ".o_proj");
   q_norm.collect(into, name + ".q_norm");
   k_norm.collect(into, name + ".k_norm");
   if (sinks) into.push_back({name + ".sinks", sinks});

@@ -15,9 +15,11 @@ namespace rootdk {
 
 struct MultiHeadConfig {
   std::int64_t d_model = 0, heads = 0;
-  std::int64_t kv_heads = 0;  // 0: as many as heads
-  std::int64_t head_dim = 0;  // 0: d_model / heads, which must be whole
+  std::int64_t kv_heads = 0;   // 0: as many as heads
+  std::int64_t head_dim = 0;   // 0: d_model / heads, which must be whole
+  std::int64_t value_dim = 0;  // of a head; 0: head_dim
   bool qkv_bias = false, out_bias = false;
+  bool output_projection = true;        // false: the result is the heads' outputs side by side
   std::optional<NormParams> qk_norm{};  // over each head of q and k, before the rotation
   bool sinks = false;                   // a learned logit per head
   bool alibi = false;
@@ -29,18 +31,18 @@ struct MultiHeadConfig {
   std::int64_t window_left = -1;  // keys before the query's own that stay visible; -1: all
 };
 
-// Keys and values of the tokens one layer has seen: [batch, kv_heads, capacity, head_dim].
+// Keys and values of the tokens one layer has seen: [batch, kv_heads, capacity, head_dim or value_dim].
 class LayerCache {
  public:
   LayerCache() = default;
-  LayerCache(std::int64_t batch, std::int64_t kv_heads, std::int64_t capacity, std::int64_t head_dim);
+  LayerCache(std::int64_t batch, std::int64_t capacity, const MultiHeadConfig& config);
 
-  // k and v [batch new_len, kv_heads head_dim].
+  // k [batch new_len, kv_heads head_dim], v [batch new_len, kv_heads value_dim].
   void append(const Tensor& k, const Tensor& v);
   std::int64_t length() const { return length_; }
   std::int64_t capacity() const { return k_.defined() ? k_.size(2) : 0; }
-  ConstTensorView keys() const;  // [batch, kv_heads, length, head_dim]
-  ConstTensorView values() const;
+  ConstTensorView keys() const;    // [batch, kv_heads, length, head_dim]
+  ConstTensorView values() const;  // [batch, kv_heads, length, value_dim]
   void truncate(std::int64_t length) { length_ = length; }
 
  private:
@@ -69,7 +71,8 @@ class MultiHeadAttention {
   void collect(Parameters& into, const std::string& name) const;
   const MultiHeadConfig& config() const { return config_; }
 
-  Linear q, k, v, out;
+  Linear q, k, v;
+  Linear out;  // empty without an output projection
   Norm q_norm, k_norm;
   Value sinks;       // [heads], or null
   Value additive_v;  // [heads, head_dim] with the additive score, or null

@@ -157,7 +157,7 @@ ModelCache Transformer::make_cache(std::int64_t batch, std::int64_t capacity) co
   ModelCache cache;
   for (const Block& block : stack_.blocks) {
     const MultiHeadConfig& attention = block.attention.config();
-    cache.self.emplace_back(batch, attention.kv_heads, capacity, attention.head_dim);
+    cache.self.emplace_back(batch, capacity, attention);
     if (encoder_) cache.cross.emplace_back();  // sized by the encoder's output
   }
   return cache;
@@ -291,7 +291,7 @@ ModelResult Transformer::forward(Context& context, const ModelInput& input, cons
     cache->encoder_padding = call.memory_padding;
     for (std::size_t layer = 0; layer < cache->cross.size(); ++layer) {
       const MultiHeadConfig& cross = stack_.blocks[layer].cross.config();
-      cache->cross[layer] = LayerCache(input.batch, cross.kv_heads, call.memory->rows() / input.batch, cross.head_dim);
+      cache->cross[layer] = LayerCache(input.batch, call.memory->rows() / input.batch, cross);
     }
   }
   const std::vector<std::int32_t> before = cache ? cache->mask : std::vector<std::int32_t>();

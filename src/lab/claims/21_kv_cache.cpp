@@ -46,7 +46,7 @@ Finding kv_cache_avoids_recomputing(const Bench& bench) {
       .series = {{.name = "with the cache"}, {.name = "recomputing"}}};
   std::vector<double> positions, cached_seconds, plain_seconds;
   double difference = 0;
-  LayerCache cache(1, kHeads, length + 64, kModel / kHeads);
+  LayerCache cache(1, length + 64, layer.config());
   for (std::int64_t i = 0; i < length; ++i) {
     const Value step = layer(context, rows_of(x, i, i + 1), {.cache = &cache});
     for (std::int64_t d = 0; d < kModel; ++d) {

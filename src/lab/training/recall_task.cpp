@@ -36,7 +36,7 @@ Batch draw(const RecallTask& task, Random& random) {
   return batch;
 }
 
-// Key and value embeddings, one attention layer from question to pairs, and a read-out.
+// Key and value embeddings, one attention layer from question to pairs, and a read-out, which stands in for W_O.
 class RecallModel {
  public:
   RecallModel(const RecallTask& task, const Remedy& remedy, Random& random)
@@ -46,17 +46,22 @@ class RecallModel {
         attention_({.d_model = task.d_model,
                     .heads = 1,
                     .head_dim = task.head_dim,
+                    .value_dim = task.d_model,
+                    .output_projection = false,
                     .qk_norm = remedy.qk_norm ? std::optional(NormParams{.kind = NormKind::rms}) : std::nullopt,
                     .score = remedy.score,
                     .scale = remedy.scale,
                     .softcap = remedy.softcap}),
         read_out_(task.values, task.d_model, true) {
-    // Embeddings of variance 1, projections of variance 1 / inputs: q and k start with variance near 1, as theory says.
+    // Projections have variance 1 / inputs: they neither raise nor lower the variance of what they read.
     parameters_.push_back({"keys.table", keys_});
     parameters_.push_back({"values.table", values_});
     attention_.collect(parameters_, "attention");
     read_out_.collect(parameters_, "read_out");
     initialise(parameters_, random);
+    for (const Value& table : {keys_, values_}) {
+      for (float& x : table->value().values<float>()) x *= static_cast<float>(task.embedding_deviation);
+    }
   }
 
   const Parameters& parameters() const { return parameters_; }
@@ -100,10 +105,6 @@ class Stepper {
 TrainingResult train_recall(const TrainingRun& run) {
   Random random(run.seed, 8000);
   RecallModel model(run.task, run.remedy, random);
-  for (const Parameter& parameter : model.parameters()) {
-    if (parameter.name.ends_with("table")) continue;
-    for (float& weight : parameter.value->value().values<float>()) weight *= static_cast<float>(run.projection_gain);
-  }
   Stepper optimizer(model.parameters(), run.optimizer);
   TrainingResult result;
   const int judged = std::max(1, run.steps / 10);  // the last tenth of the steps is the examination

@@ -18,6 +18,7 @@ struct RecallTask {
   std::int64_t values = 16;  // that exist; chance is 1 / values
   std::int64_t d_model = 64, head_dim = 512;
   std::int64_t batch = 32;
+  double embedding_deviation = 1;  // at the start; 1: queries have variance 1, as theory says, and keys 2
 };
 
 // How the scores are kept in hand.
@@ -38,7 +39,6 @@ struct TrainingRun {
   Optimizer optimizer = Optimizer::adam;
   double learning_rate = 1e-3;
   int steps = 600;
-  double projection_gain = 1;  // on the deviation 1 / sqrt(inputs) that projections start with
   std::uint64_t seed = 1;
 };
 

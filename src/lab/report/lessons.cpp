@@ -10,6 +10,7 @@
 #include "lab/report/figure_svg.h"
 #include "lab/report/html.h"
 #include "lab/report/mathml.h"
+#include "lab/training/learned_positions.h"
 #include "rootdk/positions.h"
 
 namespace rootdk::lab {
@@ -143,6 +144,26 @@ std::string lesson_position_encodings() {
       for (std::size_t d = 0; d < 64; ++d) row.push_back(table.values<float>()[i * 64 + d]);
     }
     all.push_back(std::move(figure));
+  }
+  {
+    LearnedPositions learned = train_positions(7);
+    const std::string accuracy = fixed(100 * learned.accuracy, 0);
+    const auto picture = [&](const char* title, const std::string& caption, std::vector<std::vector<double>> scores) {
+      all.push_back({.kind = Figure::Kind::heat_map,
+                     .title = title,
+                     .x_label = "position of the key",
+                     .y_label = "position of the query",
+                     .caption = caption,
+                     .matrix = std::move(scores)});
+    };
+    picture(
+        "Learned: before training",
+        "A free vector a position, added to the input. Shown is the score that two positions give each other: noise.",
+        std::move(learned.before));
+    picture("Learned: after training",
+            "The same after learning to say the token that stood one before (" + accuracy +
+                " % right): each query position has found the key position before it, pair by pair.",
+            std::move(learned.after));
   }
   {
     // One constant vector, rotated by its position: how q.k then falls and swings with distance.

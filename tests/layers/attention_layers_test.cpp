@@ -39,6 +39,8 @@ TEST(MultiHeadAttention, GradientsOfEveryOption) {
        .scale = Scale::none(),
        .causal = true,
        .window_left = 2},
+      {.d_model = 8, .heads = 4, .kv_heads = 2, .head_dim = 3, .value_dim = 5, .causal = true},
+      {.d_model = 8, .heads = 2, .value_dim = 6, .output_projection = false},
       {.d_model = 8, .heads = 2, .softcap = 2.0},
       {.d_model = 8, .heads = 2, .score = Score::cosine, .scale = 3.0},
       {.d_model = 8, .heads = 2, .score = Score::additive, .scale = Scale::none(), .causal = true},
@@ -75,11 +77,13 @@ TEST(MultiHeadAttention, CrossAttentionRelativeTableAndDropoutGradients) {
 TEST(MultiHeadAttention, ChecksItsSizes) {
   EXPECT_THROW(MultiHeadAttention({.d_model = 10, .heads = 4}), Error);
   EXPECT_THROW(MultiHeadAttention({.d_model = 12, .heads = 4, .kv_heads = 3}), Error);
+  EXPECT_THROW(MultiHeadAttention({.d_model = 12, .heads = 4, .value_dim = -1}), Error);
   EXPECT_NO_THROW(MultiHeadAttention({.d_model = 10, .heads = 4, .head_dim = 8}));
 }
 
 TEST(MultiHeadAttention, CacheAndPaddingGiveTheSameRows) {
-  const MultiHeadAttention layer({.d_model = 8, .heads = 2, .rotary = true, .causal = true, .window_left = 3});
+  const MultiHeadAttention layer(
+      {.d_model = 8, .heads = 2, .value_dim = 5, .rotary = true, .causal = true, .window_left = 3});
   const std::int64_t len = 7;
   const Value x = random_value({len, 8}, 36);
   with_random_weights(x, layer, 37);
@@ -88,7 +92,7 @@ TEST(MultiHeadAttention, CacheAndPaddingGiveTheSameRows) {
   whole.rope = make_rope_table(4, {}, positions_of(1, len));
   const Value expected = layer(context, x, whole);
 
-  LayerCache cache(1, 2, len, 4);
+  LayerCache cache(1, len, layer.config());
   std::int64_t done = 0;
   for (const std::int64_t step : {3, 1, 2, 1}) {
     Value part = make_value({step, 8});
@@ -99,7 +103,7 @@ TEST(MultiHeadAttention, CacheAndPaddingGiveTheSameRows) {
     for (std::int64_t i = 0; i < step * 8; ++i) EXPECT_NEAR(y->data()[i], expected->data()[done * 8 + i], 1e-5);
     done += step;
   }
-  EXPECT_THROW(cache.append(Tensor(DType::f32, {1, 8}), Tensor(DType::f32, {1, 8})), Error);
+  EXPECT_THROW(cache.append(Tensor(DType::f32, {1, 8}), Tensor(DType::f32, {1, 10})), Error);
 }
 
 TEST(Block, GradientsOfEveryPlacement) {

@@ -38,7 +38,7 @@ class Axis {
   std::vector<double> ticks() const {
     std::vector<double> result;
     if (log_) {
-      const bool few_decades = high_ - low_ < 2.5;
+      const bool few_decades = high_ - low_ < 2.2;
       for (int decade = static_cast<int>(std::floor(low_)); decade <= static_cast<int>(std::ceil(high_)); ++decade) {
         for (double step : few_decades ? std::vector<double>{1, 2, 5} : std::vector<double>{1}) {
           const double tick = step * std::pow(10, decade);
@@ -65,11 +65,19 @@ class Axis {
   double from_, to_;
 };
 
-// A tick's text has no markup: SVG text knows no <sup>.
+// A tick's text has no markup, as SVG text knows no <sup>, and is short enough for the margin: 1e6, 1e-4, 0.25, 4096.
 std::string tick_text(double value) {
   char text[32];
-  const bool whole = value == std::round(value) && std::abs(value) < 1e5;
-  std::snprintf(text, sizeof text, whole ? "%.0f" : "%.3g", value);
+  const double size = std::abs(value);
+  if (size >= 1e4 || (size > 0 && size < 1e-3)) {
+    std::snprintf(text, sizeof text, "%.2e", value);  // such as 1.50e+06
+    const std::string digits = text;
+    const std::size_t e = digits.find('e');
+    if (e == std::string::npos) return digits;  // an infinity
+    std::snprintf(text, sizeof text, "%ge%d", std::stod(digits.substr(0, e)), std::stoi(digits.substr(e + 1)));
+    return text;
+  }
+  std::snprintf(text, sizeof text, value == std::round(value) ? "%.0f" : "%.3g", value);
   return text;
 }
 

@@ -16,6 +16,14 @@ const std::map<std::string_view, std::string_view> kOperators = {
     {"sum", "∑"},  {"max", "max"},   {"lesssim", "≲"}, {"times", "×"}, {"dots", "…"}, {"in", "∈"},
     {"ln", "ln"},  {"tanh", "tanh"}, {"exp", "exp"},   {"prod", "∏"}};
 
+// A browser trims the spaces at the ends of an <mtext>; those that cannot break stay.
+std::string outer_spaces_kept(std::string text) {
+  constexpr std::string_view kStaying = "\u00a0";
+  if (text.ends_with(' ')) text.replace(text.size() - 1, 1, kStaying);
+  if (text.starts_with(' ')) text.replace(0, 1, kStaying);
+  return text;
+}
+
 class Parser {
  public:
   explicit Parser(std::string_view text) : text_(text) {}
@@ -116,7 +124,7 @@ class Parser {
     }
     if (name == "sqrt") return "<msqrt>" + group() + "</msqrt>";
     if (name == "tilde") return "<mover>" + group() + "<mo>~</mo></mover>";
-    if (name == "text") return "<mtext>" + raw_group() + "</mtext>";
+    if (name == "text") return "<mtext>" + outer_spaces_kept(raw_group()) + "</mtext>";
     if (name == "operatorname") return "<mi>" + raw_group() + "</mi>";
     if (const auto it = kIdentifiers.find(name); it != kIdentifiers.end())
       return "<mi>" + std::string(it->second) + "</mi>";

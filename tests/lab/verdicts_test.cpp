@@ -49,14 +49,11 @@ Bench with_wrong_sums() {
 }
 
 TEST(Verdicts, AreWhatMeasuringShows) {
-  const std::map<int, Verdict> expected = {{1, Verdict::holds},  {2, Verdict::holds},
-                                           {3, Verdict::holds},  {4, Verdict::holds},
-                                           {6, Verdict::holds},  {10, Verdict::holds_with_a_correction},
-                                           {12, Verdict::holds}, {11, Verdict::holds_with_a_correction},
-                                           {13, Verdict::holds}, {14, Verdict::holds},
-                                           {15, Verdict::holds}, {17, Verdict::holds},
-                                           {18, Verdict::holds}, {19, Verdict::holds},
-                                           {23, Verdict::holds}, {25, Verdict::holds_with_a_correction}};
+  // All but those that time something (16, 20, 21, 22, 24) and the longest training (9).
+  const std::vector<int> hold = {1, 2, 3, 4, 5, 6, 8, 12, 13, 14, 15, 17, 18, 19, 23, 26, 27};
+  std::map<int, Verdict> expected;
+  for (int id : hold) expected[id] = Verdict::holds;
+  for (int id : {7, 10, 11, 25}) expected[id] = Verdict::holds_with_a_correction;
   for (const auto& [id, verdict] : expected) {
     const Finding finding = found(id, Bench{.quick = true});
     EXPECT_EQ(name_of(finding.verdict), name_of(verdict)) << "claim " << id << ": " << finding.note;

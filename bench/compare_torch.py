@@ -3,6 +3,7 @@
 
     bench/compare_torch.py --device cpu  [options of compare_torch_cpu.py]
     bench/compare_torch.py --device cuda [options of compare_torch_cuda.py]
+    bench/compare_torch.py --device cuda --backward [options of compare_torch_cuda_backward.py]
 """
 import pathlib
 import runpy
@@ -16,7 +17,11 @@ def main():
         sys.exit(USAGE)
     device = sys.argv[2]
     del sys.argv[1:3]
-    runpy.run_path(str(pathlib.Path(__file__).with_name(f"compare_torch_{device}.py")), run_name="__main__")
+    script = f"compare_torch_{device}.py"
+    if device == "cuda" and "--backward" in sys.argv:
+        sys.argv.remove("--backward")
+        script = "compare_torch_cuda_backward.py"
+    runpy.run_path(str(pathlib.Path(__file__).with_name(script)), run_name="__main__")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ std::span<const ForwardImplementation> forward_implementations() {
   return all;
 }
 std::span<const BackwardImplementation> backward_implementations() {
-  static const std::array all = {portable::backward()};
+  static const std::array all = {hopper::backward(), portable::backward()};
   return all;
 }
 

@@ -37,20 +37,6 @@ int window(std::int64_t limit) {
   return limit < 0 ? kNoLimit : static_cast<int>(std::min<std::int64_t>(limit, kNoLimit));
 }
 
-// tanh(u) = u (c0 + c1 u^2 + c2 u^4) up to |u| <= 0.2, interpolated at Chebyshev points: error 2e-8.
-Softcap make_softcap(double cap, double scale) {
-  constexpr double kSmall = 0.2;
-  constexpr double kTanh[3] = {0.9999998946407471, -0.33328587897510137, 0.13015332593402368};
-  const double inverse = scale / cap;
-  Softcap softcap{.cap_log2 = static_cast<float>(cap * kLog2e), .inverse = static_cast<float>(inverse)};
-  double power = inverse;
-  for (int i = 0; i < 3; ++i, power *= inverse * inverse) {
-    softcap.odd[i] = static_cast<float>(cap * kLog2e * kTanh[i] * power);
-  }
-  softcap.small = static_cast<float>(kSmall / std::abs(inverse));
-  return softcap;
-}
-
 LogitTerms make_terms(const ForwardCall& call) {
   const AttentionParams& p = call.params;
   LogitTerms terms;
@@ -84,6 +70,20 @@ int heads_together(const ForwardCall& call) {
 }
 
 }  // namespace
+
+// tanh(u) = u (c0 + c1 u^2 + c2 u^4) up to |u| <= 0.2, interpolated at Chebyshev points: error 2e-8.
+Softcap make_softcap(double cap, double scale) {
+  constexpr double kSmall = 0.2;
+  constexpr double kTanh[3] = {0.9999998946407471, -0.33328587897510137, 0.13015332593402368};
+  const double inverse = scale / cap;
+  Softcap softcap{.cap_log2 = static_cast<float>(cap * kLog2e), .inverse = static_cast<float>(inverse)};
+  double power = inverse;
+  for (int i = 0; i < 3; ++i, power *= inverse * inverse) {
+    softcap.odd[i] = static_cast<float>(cap * kLog2e * kTanh[i] * power);
+  }
+  softcap.small = static_cast<float>(kSmall / std::abs(inverse));
+  return softcap;
+}
 
 ForwardParams make_params(const ForwardCall& call) {
   const AttentionShape& s = call.shape;

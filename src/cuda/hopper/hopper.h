@@ -6,6 +6,8 @@
 
 namespace rootdk::cuda::hopper {
 
-const ForwardImplementation& forward();  // "sm90"
+// Both are called "sm90".
+const ForwardImplementation& forward();
+const BackwardImplementation& backward();
 
 }  // namespace rootdk::cuda::hopper

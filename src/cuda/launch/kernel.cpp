@@ -27,16 +27,18 @@ void allow_shared_bytes(const KernelLaunch& launch) {
 
 void launch_with_arguments(const KernelLaunch& launch, void** arguments) {
   allow_shared_bytes(launch);
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = launch.starts_early;
+  attributes[1].id = cudaLaunchAttributeCooperative;
+  attributes[1].val.cooperative = launch.all_resident;
   cudaLaunchConfig_t config{};
   config.gridDim = launch.grid;
   config.blockDim = launch.block;
   config.dynamicSmemBytes = static_cast<std::size_t>(launch.shared_bytes);
   config.stream = launch.stream;
-  config.attrs = &early;
-  config.numAttrs = launch.starts_early ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = 2;
   check(cudaLaunchKernelExC(&config, launch.function, arguments), "launching ", launch.name, " with ", launch.grid.x,
         " x ", launch.grid.y, " x ", launch.grid.z, " blocks");
 }

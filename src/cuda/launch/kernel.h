@@ -11,6 +11,7 @@ struct KernelLaunch {
   int shared_bytes = 0;  // dynamic
   cudaStream_t stream = nullptr;
   int device = 0;
+  bool all_resident = false;  // all blocks run at the same time (a cooperative launch), or the launch fails
   bool starts_early = false;  // may start before the kernel in front of it has ended (ptx/grid_dependency.cuh)
 };
 

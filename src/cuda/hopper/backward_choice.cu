@@ -1,0 +1,170 @@
+#include <algorithm>
+#include <cstdint>
+#include <sstream>
+#include <utility>
+
+#include "cuda/common/make_rule.h"
+#include "cuda/hopper/backward_choice.h"
+#include "cuda/hopper/backward_kernels.h"
+#include "cuda/launch/device.h"
+#include "cuda/launch/tensor_map.h"
+
+namespace rootdk::cuda::hopper {
+namespace {
+
+template <class... Parts>
+std::string text(const Parts&... parts) {
+  std::ostringstream stream;
+  (stream << ... << parts);
+  return stream.str();
+}
+
+std::string refuse_device(const BackwardCall& call) {
+  const Device device = call.saved.q.device;
+  if (device.kind != DeviceKind::cuda) return "q is not on a CUDA device";
+  const DeviceTraits& traits = device_traits(device.index);
+  if (!traits.error.empty()) return text("device ", device.index, ": ", traits.error);
+  if (traits.capability != 90) {
+    return text("device ", device.index, " has compute capability ", traits.capability / 10, ".",
+                traits.capability % 10, ", needs 9.0");
+  }
+  return {};
+}
+
+std::string refuse_features(const BackwardCall& call) {
+  const AttentionParams& p = call.params;
+  const AttentionGradients& g = call.gradients;
+  if (p.score != Score::dot) return "the score is not the dot product";
+  if (p.mask.defined()) return "mask is not supported";
+  if (p.block_mask.defined()) return "block_mask is not supported";
+  if (p.bias.defined()) return "bias is not supported";
+  if (p.relative_table.defined()) return "relative_table is not supported";
+  if (call.dropout.threshold > 0) return "dropout is not supported";
+  if (call.upstream.entropy.defined()) return "a gradient of the entropy is not supported";
+  if (!(call.logit_scale > 0)) return text("scale ", call.logit_scale, " is not positive");
+  if (p.softcap > 0 && p.softcap < 1) {
+    return text("softcap ", p.softcap, " is below 1: its slope cannot be taken from 16-bit weights");
+  }
+  if (p.alibi_slopes.defined() && p.softcap > 0) return "alibi_slopes together with a softcap are not supported";
+  if (p.alibi_slopes.defined() && !p.causal) return "alibi_slopes without causal are not supported";
+  if (!g.q.defined() && !g.k.defined() && !g.v.defined()) return "no gradient of q, k or v is asked for";
+  return {};
+}
+
+int padded_dim(const AttentionShape& s) {
+  const auto dim = static_cast<int>(std::max(s.head_dim, s.value_dim));
+  const auto found = std::lower_bound(kBackwardHeadDims.begin(), kBackwardHeadDims.end(), dim);
+  return found == kBackwardHeadDims.end() ? 0 : *found;
+}
+
+template <class Element>
+BackwardKernel kernel_of(int head_dim, BackwardVariant variant) {
+  return head_dim == 64 ? backward_kernel_of<Element, 64>(variant) : backward_kernel_of<Element, 128>(variant);
+}
+
+TileSlots slots_of(const AttentionShape& s, std::int64_t heads, std::int64_t rows, std::int64_t total, int block) {
+  TileSlots slots;
+  slots.planes = static_cast<int>(s.packed ? heads : heads * s.batch);
+  slots.slots = static_cast<int>(s.packed ? total / block + s.batch : (rows + block - 1) / block);
+  return slots;
+}
+
+std::string refuse_shape(const BackwardCall& call) {
+  const AttentionShape& s = call.shape;
+  const DType dtype = call.saved.q.dtype;
+  if (dtype != DType::bf16 && dtype != DType::f16) return text("the type is ", name_of(dtype), ", needs bf16 or f16");
+  if (padded_dim(s) == 0) {
+    return text("head_dim ", s.head_dim, " or value_dim ", s.value_dim, " is above ", kBackwardHeadDims.back());
+  }
+  if (s.head_dim % 8 != 0 || s.value_dim % 8 != 0) {
+    return text("head_dim ", s.head_dim, " or value_dim ", s.value_dim, " is not a multiple of 8");
+  }
+  if (call.saved.q.elements() == 0) return "there are no queries";
+  if (call.saved.k.elements() == 0) return "there are no keys";
+  const std::int64_t rows = std::max(call.saved.q.size(2), call.saved.k.size(2));
+  if (const std::int64_t tiles = (rows / 64 + s.batch) * s.heads * s.batch; tiles > INT32_MAX / 4) {
+    return text(tiles, " tiles are more than 2^29");
+  }
+  return refuse_sizes(s, call.params);
+}
+
+std::string refuse_layout(const BackwardCall& call) {
+  const std::pair<const char*, ConstTensorView> tensors[] = {{"q", call.saved.q},
+                                                             {"k", call.saved.k},
+                                                             {"v", call.saved.v},
+                                                             {"out", call.saved.out},
+                                                             {"the gradient of out", call.upstream.out},
+                                                             {"the gradient of q", call.gradients.q},
+                                                             {"the gradient of k", call.gradients.k},
+                                                             {"the gradient of v", call.gradients.v}};
+  for (const auto& [name, view] : tensors) {
+    if (!view.defined()) continue;
+    if (std::string reason = tensor_map_refusal(name, view); !reason.empty()) return reason;
+  }
+  return {};
+}
+
+BackwardVariant choose_variant(const AttentionParams& p) {
+  if (p.softcap > 0) return BackwardVariant::softcap;
+  return p.alibi_slopes.defined() ? BackwardVariant::alibi : BackwardVariant::plain;
+}
+
+// Orders are chosen for a device of this many multiprocessors, so that bits do not depend on which one it is.
+constexpr int kBlocks = 132;
+
+bool every_row_sees_every_key(const BackwardCall& call) {
+  const AttentionParams& p = call.params;
+  return !p.causal && p.window_left < 0 && p.window_right < 0 && !p.kv_lengths.defined() && !call.shape.packed;
+}
+
+// See backward_tiles.cuh. The ring costs nothing where two query tiles or more lie between the starts of two key tiles;
+// with one the adds are what limits, unless they go to two lanes. All key tiles of a head must be at work at once.
+//
+// In the plain order with few heads many key tiles of one are at work at once, each behind the one before it: more
+// lanes, fewer to follow. Each lane costs one more reading of the gradient.
+AddOrder choose_order(const BackwardCall& call, const BackwardChoice& choice) {
+  const int queries = choice.queries.slots, keys = choice.keys.slots;
+  const int at_once = std::min(keys, kBlocks / std::min(choice.keys.planes, kBlocks));
+  const bool has_ring = every_row_sees_every_key(call) && keys <= kBlocks &&
+                        device_traits(call.saved.q.device.index).multiprocessors >= kBlocks;
+  if (has_ring && queries <= 2 * keys && queries > 2 * (keys - 1)) return {.ring = true, .ring_shift = 1};
+  if (has_ring && queries == keys && at_once > 16) return {.ring = true, .lane_shift = 1};
+  return {.lane_shift = at_once >= 64 ? 2 : at_once >= 24 ? 1 : 0};
+}
+
+// The tiles of the planes that are walked together should stay in L2: q, the gradient of out, and the gradient of q in
+// f32. With few planes many key tiles of one head run at once, and each starts one query tile after the one before it;
+// where rows differ in length that costs more.
+int heads_together(const BackwardCall& call, const BackwardChoice& choice) {
+  if (choice.order.ring) return 1;
+  const AttentionShape& s = call.shape;
+  const std::int64_t plane_bytes = s.q_len * s.group() * choice.head_dim * 8;
+  const bool uneven = call.params.causal || s.packed;
+  const std::int64_t least = uneven ? 16 : 4, share = (uneven ? 64 : 32) << 20;
+  return static_cast<int>(std::min<std::int64_t>(std::max(least, share / plane_bytes), choice.keys.planes));
+}
+
+}  // namespace
+
+std::string backward_refusal(const BackwardCall& call) {
+  for (const auto refuse : {refuse_device, refuse_features, refuse_shape, refuse_layout}) {
+    if (std::string reason = refuse(call); !reason.empty()) return reason;
+  }
+  return {};
+}
+
+BackwardChoice choose_backward(const BackwardCall& call) {
+  const AttentionShape& s = call.shape;
+  BackwardChoice choice;
+  choice.head_dim = padded_dim(s);
+  choice.variant = choose_variant(call.params);
+  choice.kernel = call.saved.q.dtype == DType::bf16 ? kernel_of<BFloat16>(choice.head_dim, choice.variant)
+                                                    : kernel_of<Float16>(choice.head_dim, choice.variant);
+  choice.queries = slots_of(s, s.heads, s.q_len, call.saved.q.size(2), choice.kernel.block_q);
+  choice.keys = slots_of(s, s.kv_heads, s.kv_len, call.saved.k.size(2), choice.kernel.block_kv);
+  choice.order = choose_order(call, choice);
+  choice.heads_together = heads_together(call, choice);
+  return choice;
+}
+
+}  // namespace rootdk::cuda::hopper

@@ -1,0 +1,167 @@
+#pragma once
+
+// Which key tile a block works on next, which query tiles see it, and in which order key tiles add to a query tile.
+
+#include "cuda/hopper/backward_config.h"
+#include "cuda/ptx/address.cuh"
+
+namespace rootdk::cuda::hopper {
+
+// The packed sequence to which a slot belongs: the last with starts[s] / block + s <= slot.
+__device__ __forceinline__ int sequence_of_slot(const DeviceView<const int, 1>& starts, int sequences, int slot,
+                                                int block) {
+  int low = 0, high = sequences;
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    (starts(middle) / block + middle <= slot ? low : high) = middle;
+  }
+  return low;
+}
+
+// A query tile of one head, found from its slot.
+struct QueryTile {
+  Sequence sequence;
+  int head;
+  int row0;  // first row, counted inside the sequence; past the end where the slot is wasted
+};
+template <class C>
+__device__ __forceinline__ QueryTile query_tile(int index, const BackwardParams& p) {
+  const int plane = index / p.queries.slots, slot = index - plane * p.queries.slots;
+  if (p.rule.q_starts) {
+    const int s = sequence_of_slot(p.rule.q_starts, p.rule.batch, slot, C::kBlockQ);
+    const Sequence sequence = p.rule.sequence(s);
+    return {sequence, plane, (slot - (sequence.q_begin / C::kBlockQ + s)) * C::kBlockQ};
+  }
+  const int entry = plane / p.rule.heads;
+  return {p.rule.sequence(entry), plane - entry * p.rule.heads, slot * C::kBlockQ};
+}
+
+// Where the slots of a head of a sequence begin.
+template <class C>
+__device__ __forceinline__ int first_query_slot(const BackwardParams& p, int sequence, int head, int q_begin) {
+  const bool packed = static_cast<bool>(p.rule.q_starts);
+  const int plane = packed ? head : sequence * p.rule.heads + head;
+  return plane * p.queries.slots + (packed ? q_begin / C::kBlockQ + sequence : 0);
+}
+
+// The order in which key tiles add to a query tile, each exactly once. Its partial sums are as many as there are lanes:
+// the key tile of rank r adds to lane r % lanes, as number r / lanes, and the lanes are added at the end.
+//
+// Plain order: ascending key tiles; all walk over the query tiles from the last to the first, each a step behind the
+// one before it. The items are drawn in this order, so that the oldest unfinished one never waits. Ring order, where
+// every row sees every key: key tile j starts at query tile (j + 1) << shift, less one, and wraps around, so that
+// nobody has to fall behind first. All key tiles of a head must then be at work at the same time.
+__device__ __forceinline__ int ring_start(const BackwardParams& p, int j) {
+  return min((j + 1) << p.order.ring_shift, p.queries.slots) - 1;
+}
+template <class C>
+__device__ __forceinline__ int first_key_tile(const BackwardParams& p, int row0, int shift) {
+  return max(0, row0 + shift - p.left) / C::kBlockKv;
+}
+template <class C>
+__device__ __forceinline__ int rank_of(const BackwardParams& p, int j, int i, int shift) {
+  if (!p.order.ring) return j - first_key_tile<C>(p, i * C::kBlockQ, shift);
+  const int rank = j - (i >> p.order.ring_shift);  // the first starts at i or just after it
+  return rank < 0 ? rank + p.keys.slots : rank;
+}
+// How many key tiles visit a query tile.
+template <class C>
+__device__ __forceinline__ int key_tile_count(const BackwardParams& p, int row0, int shift, int kv_visible) {
+  const int last_key = min(kv_visible - 1, row0 + C::kBlockQ - 1 + shift + p.right);
+  if (last_key < 0 || row0 + shift - p.left >= kv_visible) return 0;
+  return last_key / C::kBlockKv - first_key_tile<C>(p, row0, shift) + 1;
+}
+
+// Fills in the query tiles that see any key of the tile, and those that need no mask. Rows count to the end of their
+// tile here, though they may not exist: both sides of the order above must agree on who visits whom.
+template <class C>
+__device__ __forceinline__ void find_query_tiles(KeyTile& t, const BackwardParams& p) {
+  t.first_row = t.key0 - p.right - t.shift();
+  t.keys = t.kv_visible - t.key0;
+  const int last_key = min(t.key0 + C::kBlockKv, t.kv_visible) - 1;
+  const int last_row = min(t.q_len - 1, last_key + p.left - t.shift());
+  t.first = max(0, t.first_row) / C::kBlockQ;
+  t.last = t.key0 >= t.kv_visible || last_row < 0 ? -1 : last_row / C::kBlockQ;
+  t.tiles = max(0, t.last - t.first + 1);
+  t.start = p.order.ring ? ring_start(p, t.key0 / C::kBlockKv) : t.last;
+
+  const int first_full_row = max(0, t.first_row + C::kBlockKv - 1);
+  const int end_full_row = t.key0 + C::kBlockKv > t.kv_visible ? 0 : t.key0 + p.left - t.shift() + 1;
+  t.unmasked_first = (first_full_row + C::kBlockQ - 1) / C::kBlockQ;
+  t.unmasked_last = max(0, end_full_row) / C::kBlockQ - 1;
+}
+
+// The key tile in a slot of a plane; past the end of its sequence where the slot is wasted.
+template <class C>
+__device__ __forceinline__ KeyTile key_tile(int plane, int slot, const BackwardParams& p) {
+  const bool packed = static_cast<bool>(p.rule.q_starts);
+  const int index =
+      packed ? sequence_of_slot(p.rule.kv_starts, p.rule.batch, slot, C::kBlockKv) : plane / p.rule.kv_heads;
+  const Sequence s = p.rule.sequence(index);
+  KeyTile t;
+  t.sequence = index;
+  t.kv_head = packed ? plane : plane - index * p.rule.kv_heads;
+  t.key0 = (packed ? slot - (s.kv_begin / C::kBlockKv + index) : slot) * C::kBlockKv;
+  t.q_begin = s.q_begin;
+  t.q_len = s.q_len;
+  t.kv_begin = s.kv_begin;
+  t.kv_len = s.kv_len;
+  t.kv_visible = s.kv_visible;
+  find_query_tiles<C>(t, p);
+  return t;
+}
+
+// Work items: bundles of planes; inside a bundle key tiles ascending (under causal masking that is longest first), all
+// planes side by side.
+template <class C>
+__device__ __forceinline__ KeyTile work_item(int item, const BackwardParams& p) {
+  const int bundle_items = p.keys.slots * p.heads_together;
+  const int bundle = item / bundle_items, rest = item - bundle * bundle_items;
+  const int first_plane = bundle * p.heads_together;
+  const int planes = min(p.heads_together, p.keys.planes - first_plane);
+  const int slot = rest / planes;
+  return key_tile<C>(first_plane + rest - slot * planes, slot, p);
+}
+
+// Where the key tile's flag stands among the suspects.
+template <class C>
+__device__ __forceinline__ int key_slot(const BackwardParams& p, const KeyTile& t) {
+  const bool packed = static_cast<bool>(p.rule.q_starts);
+  const int plane = packed ? t.kv_head : t.sequence * p.rule.kv_heads + t.kv_head;
+  return plane * p.keys.slots + t.key0 / C::kBlockKv + (packed ? t.kv_begin / C::kBlockKv + t.sequence : 0);
+}
+
+// Tensor coordinates of a tile's sequence.
+__device__ __forceinline__ int entry_of(const KeyTile& t, const BackwardParams& p) {
+  return p.rule.q_starts ? 0 : t.sequence;
+}
+
+__device__ __forceinline__ KeyTile read_key_tile(std::uint32_t address) {
+  const int4 a = ptx::load_shared_int4(address), b = ptx::load_shared_int4(address + 16);
+  const int4 c = ptx::load_shared_int4(address + 32), d = ptx::load_shared_int4(address + 48);
+  return {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w, c.x, c.y, c.z, c.w, d.x, d.y, d.z, d.w};
+}
+__device__ __forceinline__ void write_key_tile(std::uint32_t address, const KeyTile& t) {
+  ptx::store_shared(address, make_int4(t.sequence, t.kv_head, t.key0, t.tiles));
+  ptx::store_shared(address + 16, make_int4(t.first, t.last, t.unmasked_first, t.unmasked_last));
+  ptx::store_shared(address + 32, make_int4(t.q_begin, t.q_len, t.kv_begin, t.kv_len));
+  ptx::store_shared(address + 48, make_int4(t.kv_visible, t.start, t.first_row, t.keys));
+}
+
+// The query tiles of a key tile downwards from its start, wrapping around, once for every head of the group.
+class QueryWalk {
+ public:
+  __device__ __forceinline__ QueryWalk(const KeyTile& t)
+      : first_(t.first), last_(t.last), start_(t.start), tile_(t.start) {}
+  __device__ __forceinline__ int tile() const { return tile_; }
+  // True: the next tile belongs to the next head.
+  __device__ __forceinline__ bool advance() {
+    tile_ = tile_ == first_ ? last_ : tile_ - 1;
+    return tile_ == start_;
+  }
+
+ private:
+  int first_, last_, start_, tile_;
+};
+
+}  // namespace rootdk::cuda::hopper

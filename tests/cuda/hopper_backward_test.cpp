@@ -1,0 +1,284 @@
+// The Hopper backward pass beyond the grid: many tiles, grouped heads, packed sequences, fresh random shapes; the same
+// bits every run and under load, graphs, and what it refuses.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <utility>
+
+#include "conformance/cases.h"
+#include "conformance/conformance.h"
+#include "cuda/cuda_memory.h"
+#include "cuda/device_call.h"
+#include "cuda/device_case.h"
+#include "support/plain_attention.h"
+
+namespace rootdk::test {
+namespace {
+
+using HopperBackward = HopperTest;
+
+Target portable() { return {.name = "sm80", .memory = &cuda_memory()}; }
+
+// The Euclidean one; infinite where a difference is not finite.
+double distance(const Tensor& a, const Tensor& b) {
+  double sum = 0;
+  const auto x = a.values<double>();
+  const auto y = b.values<double>();
+  for (std::size_t i = 0; i < x.size(); ++i) sum += (x[i] - y[i]) * (x[i] - y[i]);
+  return std::isfinite(sum) ? std::sqrt(sum) : INFINITY;
+}
+
+double length(const Tensor& a) {
+  double sum = 0;
+  for (const double x : a.values<double>()) sum += x * x;
+  return std::sqrt(sum);
+}
+
+// Long calls are compared with the portable path, which the grid compares with the reference.
+void expect_like_portable(const AttentionCase& problem) {
+  SCOPED_TRACE(problem.name + " " + std::string(name_of(problem.dtype)));
+  Results forward = run_forward(problem, portable(), Statistics::rows);
+  ASSERT_EQ(backward_refusal(problem, forward, hopper()), "");
+  const Results expected = run_backward(problem, forward, portable());
+  const double rounding = problem.dtype == DType::bf16 ? 6e-3 : 1e-3;
+  for (const auto& [name, tensor] : run_backward(problem, forward, hopper())) {
+    const Tensor& wanted = expected.at(name);
+    EXPECT_LE(distance(wanted, tensor), rounding * length(wanted)) << name;
+  }
+}
+
+// More work items than there are blocks, rows of many tiles, every kernel.
+void expect_every_kernel(std::int64_t head_dim, DType dtype) {
+  CaseSpec spec{
+      .name = "tiles_" + std::to_string(head_dim), .heads = 24, .q_len = 700, .kv_len = 800, .head_dim = head_dim};
+  expect_like_portable(make_case(spec, dtype));
+  spec.scalars.causal = true;
+  expect_like_portable(make_case(spec, dtype));
+  spec.scalars.window_left = 200;
+  spec.kv_heads = 6;
+  expect_like_portable(make_case(spec, dtype));
+  spec.scalars.softcap = 15;
+  expect_like_portable(make_case(spec, dtype));
+  spec.scalars.softcap = 0;
+  spec.alibi = true;
+  spec.sinks = true;
+  expect_like_portable(make_case(spec, dtype));
+}
+
+TEST_F(HopperBackward, EveryKernel) {
+  for (const std::int64_t head_dim : {64, 128}) {
+    for (const DType dtype : {DType::bf16, DType::f16}) expect_every_kernel(head_dim, dtype);
+  }
+}
+
+TEST_F(HopperBackward, FewHeads) {
+  for (const std::int64_t head_dim : {64, 128}) {
+    for (const bool causal : {false, true}) {
+      CaseSpec spec{.name = "few", .heads = 1, .q_len = 4096, .kv_len = 4096, .head_dim = head_dim};
+      spec.scalars.causal = causal;
+      expect_like_portable(make_case(spec, DType::bf16));
+    }
+  }
+}
+
+TEST_F(HopperBackward, PackedSequences) {
+  CaseSpec spec{.name = "packed",
+                .heads = 8,
+                .kv_heads = 2,
+                .q_len = 1500,
+                .kv_len = 1800,
+                .head_dim = 128,
+                .q_starts = {0, 130, 130, 131, 900, 1164, 1500},
+                .kv_starts = {0, 200, 201, 201, 900, 1600, 1800}};
+  for (const bool causal : {false, true}) {
+    spec.scalars.causal = causal;
+    expect_like_portable(make_case(spec, DType::bf16));
+  }
+}
+
+// A NaN in one sequence shows in no other.
+void plant_neighbour_nan(AttentionCase& c) {
+  for (DataTensor* tensor : {&c.q, &c.k, &c.v, &c.grad_out}) {
+    const TensorView view = tensor->view();
+    for (std::int64_t d = 0; d < view.size(3); ++d) view.as<double>()[50 * view.stride(2) + d] = NAN;
+  }
+}
+TEST_F(HopperBackward, PackedNeighbourWithNaN) {
+  CaseSpec spec{.name = "neighbour",
+                .heads = 2,
+                .q_len = 140,
+                .kv_len = 140,
+                .head_dim = 64,
+                .q_starts = {0, 50, 140},
+                .kv_starts = {0, 50, 140},
+                .edit = plant_neighbour_nan};
+  spec.scalars.causal = true;
+  ConformanceReport report;
+  expect_case(make_case(spec, DType::bf16), hopper(), report);
+  EXPECT_EQ(report.backward_runs, 1);
+}
+
+CaseSpec random_spec(std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  const auto below = [&](std::int64_t n) {
+    return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(n));
+  };
+  const auto chance = [&](int one_in) { return below(one_in) == 0; };
+  CaseSpec spec{.name = "random_" + std::to_string(seed)};
+  spec.batch = 1 + below(2);
+  spec.kv_heads = 1 + below(2);
+  spec.heads = spec.kv_heads * (1 + below(3));
+  spec.q_len = 1 + below(300);
+  spec.kv_len = 1 + below(400);
+  spec.head_dim = 8 * (1 + below(16));
+  spec.value_dim = chance(3) ? 8 * (1 + below(16)) : spec.head_dim;
+  spec.scalars.causal = chance(2);
+  if (chance(3)) spec.scalars.window_left = below(200);
+  if (chance(4)) spec.scalars.window_right = below(200);
+  spec.alibi = spec.scalars.causal && chance(3);
+  if (!spec.alibi && chance(4)) spec.scalars.softcap = 2 + static_cast<double>(below(30));
+  spec.sinks = chance(3);
+  spec.grad_lse = chance(3);
+  spec.length_first = chance(2);
+  if (chance(3)) {  // packed: sequences of any length, some empty
+    spec.batch = 1;
+    spec.q_starts = spec.kv_starts = {0};
+    for (int sequence = 0; sequence < 5; ++sequence) {
+      spec.q_starts.push_back(spec.q_starts.back() + static_cast<std::int32_t>(chance(5) ? 0 : below(150)));
+      spec.kv_starts.push_back(spec.kv_starts.back() + static_cast<std::int32_t>(chance(5) ? 0 : below(200)));
+    }
+    spec.q_starts.back() = std::max(spec.q_starts.back(), 1);
+    spec.kv_starts.back() = std::max(spec.kv_starts.back(), 1);
+    spec.q_len = spec.q_starts.back();
+    spec.kv_len = spec.kv_starts.back();
+  } else if (chance(3)) {
+    for (int b = 0; b < spec.batch; ++b) spec.kv_lengths.push_back(static_cast<std::int32_t>(below(spec.kv_len + 1)));
+  }
+  return spec;
+}
+
+// At most twice as far from the reference, over all elements, as the plain computation in the same type.
+void expect_close_as_plain(const AttentionCase& problem) {
+  SCOPED_TRACE(problem.name + " " + std::string(name_of(problem.dtype)));
+  const AttentionCase wide = problem.converted(DType::f64);
+  const Results forward = run_forward(wide, {.name = "reference"});
+  Results saved;
+  saved.emplace("out", convert(convert(forward.at("out"), problem.dtype), DType::f64));
+  for (const char* name : {"lse", "entropy"}) {
+    saved.emplace(name, convert(convert(forward.at(name), DType::f32), DType::f64));
+  }
+  ASSERT_EQ(backward_refusal(problem, saved, hopper()), "");
+  const Results truth = run_backward(wide, saved, {.name = "reference"});
+  const PlainResults plain = plain_backward(problem, saved);
+  for (const auto& [name, tensor] : run_backward(problem, saved, hopper())) {
+    if (!plain.size.contains(name)) continue;  // the column mass, which the portable path computes
+    const double rounding = 1e-5 * std::sqrt(static_cast<double>(tensor.elements())) * plain.size.at(name);
+    EXPECT_LE(distance(truth.at(name), tensor), 2 * distance(truth.at(name), plain.values.at(name)) + rounding) << name;
+  }
+}
+
+// New shapes every run; the seed is printed with a failure, and ROOTDK_TEST_SEED repeats it.
+TEST_F(HopperBackward, FreshRandomShapes) {
+  const char* fixed = std::getenv("ROOTDK_TEST_SEED");
+  const std::uint64_t seed = fixed ? std::strtoull(fixed, nullptr, 10) : std::random_device{}();
+  SCOPED_TRACE("ROOTDK_TEST_SEED=" + std::to_string(seed));
+  for (std::uint64_t i = 0; i < 40; ++i) {
+    expect_close_as_plain(make_case(random_spec(seed + i), i % 2 ? DType::bf16 : DType::f16));
+  }
+}
+
+// What the Hopper kernels lack is named; the portable path takes it.
+TEST_F(HopperBackward, NamesWhatItRefuses) {
+  const auto refusal = [](const CaseSpec& spec) {
+    const AttentionCase problem = make_case(spec, DType::bf16);
+    return backward_refusal(problem, run_forward(problem, portable(), Statistics::rows), hopper());
+  };
+  EXPECT_EQ(refusal({.name = "wide", .head_dim = 192}), "head_dim 192 or value_dim 192 is above 128");
+  CaseSpec dropout{.name = "dropout", .head_dim = 64};
+  dropout.scalars.dropout = 0.1;
+  EXPECT_EQ(refusal(dropout), "dropout is not supported");
+  CaseSpec cap{.name = "cap", .head_dim = 64};
+  cap.scalars.softcap = 0.5;
+  EXPECT_EQ(refusal(cap), "softcap 0.5 is below 1: its slope cannot be taken from 16-bit weights");
+}
+
+CaseSpec busy_spec(std::int64_t head_dim) {
+  CaseSpec spec{.name = "busy",
+                .batch = 2,
+                .heads = 16,
+                .kv_heads = 8,
+                .q_len = 900,
+                .kv_len = 1000,
+                .head_dim = head_dim,
+                .sinks = true};
+  spec.scalars.causal = true;
+  return spec;
+}
+
+TEST_F(HopperBackward, SameBitsEveryRun) {
+  for (const std::int64_t head_dim : {64, 128}) {
+    DeviceCall call(make_case(busy_spec(head_dim), DType::bf16), "sm90");
+    call.queue(nullptr);
+    const auto first = call.bytes();
+    for (int run = 0; run < 10; ++run) {
+      call.poison_outputs();
+      call.queue(nullptr);
+      EXPECT_EQ(call.bytes(), first) << "run " << run;
+    }
+  }
+}
+
+TEST_F(HopperBackward, SameBitsOnTwoStreamsAtOnce) {
+  DeviceCall narrow(make_case(busy_spec(64), DType::bf16), "sm90");
+  DeviceCall wide(make_case(busy_spec(128), DType::f16), "sm90");
+  narrow.queue(nullptr);
+  wide.queue(nullptr);
+  const auto narrow_alone = narrow.bytes(), wide_alone = wide.bytes();
+  narrow.poison_outputs();
+  wide.poison_outputs();
+  queue_on_two_streams(narrow, wide, 10);
+  EXPECT_EQ(narrow.bytes(), narrow_alone);
+  EXPECT_EQ(wide.bytes(), wide_alone);
+}
+
+// Each entry has the bits it has alone: what else is in the batch changes nothing.
+TEST_F(HopperBackward, SameBitsWhateverElseIsInTheBatch) {
+  const AttentionCase both = make_case(busy_spec(128), DType::bf16);
+  AttentionCase alone = both.converted(DType::bf16);
+  for (auto [part, whole] :
+       {std::pair{&alone.q, &both.q}, {&alone.k, &both.k}, {&alone.v, &both.v}, {&alone.grad_out, &both.grad_out}}) {
+    *part = DataTensor(whole->view().slice(0, 1, 2), false);
+  }
+  const auto gradients = [](const AttentionCase& problem) {
+    return run_backward(problem, run_forward(problem, hopper(), Statistics::rows), hopper());
+  };
+  const Results together = gradients(both), single = gradients(alone);
+  for (const char* name : {"grad_q", "grad_k", "grad_v"}) {
+    const Tensor part = clone(together.at(name).view().slice(0, 1, 2));
+    EXPECT_EQ(std::memcmp(part.view().data, single.at(name).view().data, part.bytes()), 0) << name;
+  }
+}
+
+TEST_F(HopperBackward, RunsInsideAGraph) {
+  DeviceCall call(make_case(busy_spec(128), DType::bf16), "sm90");
+  call.queue(nullptr);
+  const auto eager = call.bytes();
+  call.poison_outputs();
+  call.replay_as_graph(3);
+  EXPECT_EQ(call.bytes(), eager);
+}
+
+// A few small cases that together touch every kernel: what a memory checker has time for.
+TEST_F(HopperBackward, SmallSet) {
+  for (const char* name : {"head_dim_40", "causal_130x191", "packed_unequal", "alibi_causal", "softcap",
+                           "kv_lengths_padding_nan", "last_key_nan_causal"}) {
+    expect_conformance(hopper(), DType::bf16, name);
+  }
+}
+
+}  // namespace
+}  // namespace rootdk::test

@@ -12,18 +12,20 @@ import sys
 
 WIDTH, HEIGHT = 760, 420
 LEFT, RIGHT, TOP, BOTTOM = 70, 20, 30, 60
-BANDWIDTH = 26.0  # GB/s from memory to one Zen 4 core: where the slope of the roof comes from
-COLOURS = {"f32": "#1f6feb", "bf16": "#d1570a", "f16": "#2da44e"}
-BYTES = {"f32": 4, "bf16": 2, "f16": 2}
+COLOURS = {"f32": "#1f6feb", "bf16": "#d1570a", "f16": "#2da44e", "i8": "#8250df"}
+BYTES = {"f32": 4, "bf16": 2, "f16": 2, "i8": 1}
+OPACITY = {"forward": 0.85, "backward": 0.45, "decode": 0.85}
 
 
 def label(r):
+    if r["operation"] == "decode":
+        return f"decode, {r['dtype']}, {r['kv_len']} keys, " + (f"pages of {r['page']}" if r["page"] else "contiguous")
     parts = [r["operation"], r["dtype"], f"d {r['head_dim']}", f"len {r['len']}"]
     if r["batch"] > 1:
         parts.append(f"batch {r['batch']}")
     if r["kv_heads"] != r["heads"]:
         parts.append(f"heads {r['heads']}/{r['kv_heads']}")
-    parts += [word for word in ("causal", "stats") if r[word]]
+    parts += [word for word in ("causal", "stats") if r.get(word)]
     return ", ".join(parts)
 
 
@@ -43,6 +45,34 @@ def table(results):
     return "\n".join(rows)
 
 
+def decode_table(results):
+    rows = ["| case | implementation | ms a token | ns a key | GB/s | GB/s of plain reading | of it |",
+            "| --- | --- | ---: | ---: | ---: | ---: | ---: |"]
+    for r in results:
+        keys = r["batch"] * r["kv_heads"] * r["kv_len"]
+        rows.append("| {} | {} | {:.3f} | {:.1f} | {:.1f} | {:.1f} | {:.2f} |".format(
+            label(r), r["implementation"], 1e3 * r["seconds"], 1e9 * r["seconds"] / keys, 1e-9 * r["bytes_per_second"],
+            1e-9 * r["read_bandwidth"], r["fraction_of_bandwidth"]))
+    return "\n".join(rows)
+
+
+def torch_section(results):
+    if not results:
+        return ""
+    rows = ["| case | implementation | GFLOP/s | PyTorch GFLOP/s | times faster |", "| --- | --- | ---: | ---: | ---: |"]
+    for r in results:
+        rows.append("| {} | {} | {:.0f} | {:.0f} | {:.2f} |".format(
+            label(r), r["implementation"], r["gflops"], r["torch_gflops"], r["speedup_vs_torch"]))
+    return (f"\n\n## Beside PyTorch {results[0]['torch']}\n\nThe same tensors in the same process, run by run in turn "
+            "(`bench/compare_torch.py --device cpu`).\n\n" + "\n".join(rows))
+
+
+def with_gflops(r):
+    """Decoding as the picture wants it: two operations for every element of k and v and every head that reads it."""
+    operations = 2 * r["batch"] * r["tokens"] * r["heads"] * r["kv_len"] * (r["head_dim"] + r["value_dim"])
+    return r | {"gflops": 1e-9 * operations / r["seconds"], "len": r["tokens"], "peak_gflops": None}
+
+
 def intensity(r):
     """Operations per byte of tensor: q, k, v and out once; backward reads and writes twice as many."""
     flops = r["gflops"] * 1e9 * r["seconds"]
@@ -54,12 +84,12 @@ def intensity(r):
 class Picture:
     """Logarithmic axes: operations per byte to the right, GFLOP/s upwards."""
 
-    def __init__(self, results):
-        self.results = results
+    def __init__(self, results, bandwidth):
+        self.results, self.bandwidth = results, bandwidth  # the slope of the roofs, in GB/s
         points = [intensity(r) for r in results]
         self.x_low, self.x_high = 1.0, 2.0 * max(points)
         peaks = [r["peak_gflops"] or r["gflops"] for r in results]
-        self.y_low, self.y_high = min(r["gflops"] for r in results) / 3, 1.6 * max(peaks)
+        self.y_low, self.y_high = min(r["gflops"] for r in results) / 2, 1.6 * max(peaks)
 
     def x(self, value):
         share = math.log(value / self.x_low) / math.log(self.x_high / self.x_low)
@@ -70,32 +100,36 @@ class Picture:
         return HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM)
 
     def roofs(self):
-        highest = {}
+        highest, dtypes = {}, {}
         for r in self.results:
             if r["peak_gflops"]:
-                key = (r["dtype"], r["implementation"])
+                key = r["implementation"]
                 highest[key] = max(highest.get(key, 0.0), r["peak_gflops"])
-        for (dtype, implementation), peak in highest.items():
-            corner = max(self.x_low, peak / BANDWIDTH)
-            start = max(self.x_low, self.y_low / BANDWIDTH)
-            points = [(start, min(peak, start * BANDWIDTH)), (corner, peak), (self.x_high, peak)]
+                dtypes.setdefault(key, []).append(r["dtype"])
+        for implementation, peak in highest.items():
+            names = list(dict.fromkeys(dtypes[implementation]))
+            start = max(self.x_low, self.y_low / self.bandwidth)
+            corner = max(start, peak / self.bandwidth)
+            points = [(start, min(peak, start * self.bandwidth)), (corner, peak), (self.x_high, peak)]
             path = " ".join(f"{self.x(a):.1f},{self.y(max(b, self.y_low)):.1f}" for a, b in points)
-            yield f'<polyline points="{path}" fill="none" stroke="{COLOURS[dtype]}" stroke-width="1.5"/>'
-            yield (f'<text x="{WIDTH - RIGHT}" y="{self.y(peak) - 5:.1f}" text-anchor="end" fill="{COLOURS[dtype]}">'
-                   f'{html.escape(implementation)}, {dtype}: {peak:.0f} GFLOP/s</text>')
+            yield f'<polyline points="{path}" fill="none" stroke="{COLOURS[names[0]]}" stroke-width="1.5"/>'
+            yield (f'<text x="{WIDTH - RIGHT}" y="{self.y(peak) - 5:.1f}" text-anchor="end" fill="{COLOURS[names[0]]}">'
+                   f'{html.escape(implementation)}, {" and ".join(names)}: {peak:.0f} GFLOP/s</text>')
 
     def dots(self):
         for r in self.results:
-            shape = f'<circle cx="{self.x(intensity(r)):.1f}" cy="{self.y(r["gflops"]):.1f}" r="4" ' \
-                    f'fill="{COLOURS[r["dtype"]]}" fill-opacity="{0.45 if r["operation"] == "backward" else 0.85}">'
-            yield f'{shape}<title>{html.escape(label(r))}: {r["gflops"]:.1f} GFLOP/s</title></circle>'
+            style = f'fill="{COLOURS[r["dtype"]]}" fill-opacity="{OPACITY[r["operation"]]}"'
+            x, y = self.x(intensity(r)), self.y(r["gflops"])
+            where = f'<path d="M{x:.1f},{y - 5:.1f} l5,5 l-5,5 l-5,-5 z"' if r["operation"] == "decode" else \
+                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4"'
+            name = where.split()[0][1:]
+            yield f'{where} {style}><title>{html.escape(label(r))}: {r["gflops"]:.1f} GFLOP/s</title></{name}>'
 
     def axes(self):
         bottom = HEIGHT - BOTTOM
         yield f'<path d="M{LEFT},{TOP} V{bottom} H{WIDTH - RIGHT}" fill="none" stroke="#57606a"/>'
-        for exponent in range(0, 6):
-            value = 10.0**exponent
-            if self.x_low <= value <= self.x_high:
+        for value in (step * 10.0**exponent for exponent in range(0, 6) for step in (1, 2, 5)):
+            if self.x_low <= value <= self.x_high and math.log10(value).is_integer():
                 yield f'<text x="{self.x(value):.1f}" y="{bottom + 18}" text-anchor="middle">{value:.0f}</text>'
             if self.y_low <= value <= self.y_high:
                 yield f'<text x="{LEFT - 8}" y="{self.y(value) + 4:.1f}" text-anchor="end">{value:.0f}</text>'
@@ -103,23 +137,39 @@ class Picture:
         yield f'<text x="{LEFT}" y="{TOP - 12}" text-anchor="middle">GFLOP/s</text>'
 
     def svg(self):
-        body = "\n".join([*self.axes(), *self.roofs(), *self.dots()])
+        body = "\n".join([*self.axes(), *self.roofs(), *self.dots(), *legend()])
         return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" '
                 f'font-size="12" fill="#24292f">\n<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>\n{body}\n</svg>\n')
+
+
+def legend():
+    rows = ["forward: dots, backward: pale dots", "decode, contiguous and in pages of 16: diamonds"]
+    for i, text in enumerate(rows):
+        yield f'<text x="{LEFT + 14}" y="{TOP + 6 + 16 * i}">{html.escape(text)}</text>'
+    for i, (dtype, colour) in enumerate(COLOURS.items()):
+        yield f'<text x="{LEFT + 14 + 42 * i}" y="{TOP + 38}" fill="{colour}">{dtype}</text>'
 
 
 def main():
     source, folder = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
     results = [json.loads(line) for line in source.read_text().splitlines()]
+    decode = [r for r in results if r["operation"] == "decode"]
+    beside = [r for r in results if "torch" in r]
+    others = [r for r in results if r["operation"] != "decode" and "torch" not in r]
+    bandwidth = 1e-9 * max(r["read_bandwidth"] for r in decode)
     threads = sorted({r["threads"] for r in results})
     (folder / "benchmarks.md").write_text(
         "# Benchmarks\n\nWritten by `make bench` (`bench/run.sh`). Heads 8, no mask unless said, "
         f"{', '.join(map(str, threads))} thread(s); packing and every other overhead is inside the times. The peak is that "
         "of the target's multiply-adds, measured between the runs. The textbook way is a BLAS product, the softmax over the "
         "n x n matrix and a BLAS product, in f32, head by head.\n\n"
-        f"{table(results)}\n\n![Roofline](roofline.svg)\n\nThe slope of the roofs is {BANDWIDTH:.0f} GB/s, what one Zen 4 "
-        "core reads from memory.\n")
-    (folder / "roofline.svg").write_text(Picture(results).svg())
+        f"{table(others)}\n\n## Decoding\n\nOne new token, 32 heads over 8, head_dim 128. Plain reading is a loop with the "
+        "widest loads of the same target over memory of the same kind, measured between the runs; see "
+        "[kv_cache.md](kv_cache.md) for what limits each type. Pages come in random order.\n\n"
+        f"{decode_table(decode)}{torch_section(beside)}\n\n## Roofline\n\n![Roofline](roofline.svg)\n\nThe slope of the roofs is "
+        f"{bandwidth:.0f} GB/s, what the core reads from memory.\n")
+    picture = Picture(others + [with_gflops(r) for r in decode if r["kv_len"] == 32768], bandwidth)
+    (folder / "roofline.svg").write_text(picture.svg())
 
 
 if __name__ == "__main__":

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # The standard grid: every case measured by `rootdk bench`, the results as docs/benchmarks.jsonl, the table as
 # docs/benchmarks.md and the roofline as docs/roofline.svg. Where PyTorch is importable, its attention beside ours.
-# usage: bench/run.sh [REPEAT]
+# usage: [PYTHON=python3] bench/run.sh [REPEAT]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 rootdk=build/rootdk
 repeat=${1:-10}
 results=docs/benchmarks.jsonl
+python=${PYTHON:-python3}
 mkdir -p docs
 : >"$results.new"
 
@@ -26,12 +27,23 @@ for dtype in f32 bf16 f16; do
 done
 for dim in 96 192 256; do run forward --dtype f32 --head-dim $dim; done
 run forward --dtype f32 --head-dim 128 --kv-heads 2
-run forward --dtype f32 --head-dim 64 --len 4096
+for dim in 64 128; do run forward --dtype f32 --head-dim $dim --len 4096; done
 for dtype in f32 bf16; do
-  for dim in 64 128; do run backward --dtype $dtype --head-dim $dim --len 1024; done
+  for dim in 64 128; do run backward --dtype $dtype --head-dim $dim; done
 done
-mv "$results.new" "$results"
-python3 bench/report.py "$results" docs
-if python3 -c 'import torch' 2>/dev/null; then
-  for dtype in f32 bf16; do python3 bench/compare_torch.py --dtype $dtype --repeat "$repeat"; done
+decode() { run decode --batch 1 --heads 32 --kv-heads 8 --head-dim 128 "$@"; }
+for dtype in bf16 f16 i8 f32; do
+  for page in 0 16; do decode --dtype $dtype --kv-len 32768 --page $page; done
+done
+# What a step costs over the length of the cache.
+for len in 1024 4096 16384 65536; do decode --dtype bf16 --kv-len $len; done
+if "$python" -c 'import torch' 2>/dev/null; then
+  for dtype in f32 bf16; do
+    for pass in "" --backward; do
+      echo "compare_torch $dtype $pass" >&2
+      "$python" bench/compare_torch.py --device cpu --dtype $dtype $pass --repeat "$repeat" --json >>"$results.new"
+    done
+  done
 fi
+mv "$results.new" "$results"
+"$python" bench/report.py "$results" docs

@@ -302,6 +302,11 @@ ROOTDK_API rootdk_status rootdk_kv_attend(const rootdk_kv_cache* cache, const ro
                                           const rootdk_tensor* out, const rootdk_kv_step* steps, size_t step_count,
                                           const rootdk_attend_params* params, const rootdk_attend_stats* stats,
                                           const rootdk_execution* execution);
+/* Device scratch memory that the call wants in rootdk_execution::workspace. */
+ROOTDK_API rootdk_status rootdk_kv_attend_workspace(const rootdk_kv_cache* cache, const rootdk_tensor* q,
+                                                    const rootdk_tensor* out, const rootdk_kv_step* steps,
+                                                    size_t step_count, const rootdk_attend_params* params,
+                                                    const rootdk_attend_stats* stats, size_t* bytes);
 
 #ifdef __cplusplus
 }

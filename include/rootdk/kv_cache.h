@@ -11,6 +11,7 @@
 // another, as in packed attention(): q is [1, heads, tokens, head_dim].
 // docs/kv_cache.md has the rules; src/reference/attend.cpp is the executable specification.
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -166,6 +167,11 @@ struct AttendStats {
 // tokens of its sequence were spread over calls.
 ROOTDK_API void attend(const KvCache& cache, ConstTensorView q, TensorView out, std::span<const KvStep> steps,
                        const AttendParams& params = {}, const AttendStats& stats = {}, const Execution& execution = {});
+
+// Device scratch memory that the call wants in Execution::workspace; 0 on the CPU, which takes its own.
+ROOTDK_API std::size_t attend_workspace(const KvCache& cache, ConstTensorView q, TensorView out,
+                                        std::span<const KvStep> steps, const AttendParams& params = {},
+                                        const AttendStats& stats = {}, const Execution& execution = {});
 
 // Which implementation attend would use here, and why not the others.
 ROOTDK_API Explanation explain_attend(const KvCache& cache, ConstTensorView q, TensorView out,

@@ -1,4 +1,5 @@
-// There are no kernels for a KV cache on the GPU: calls on one are refused by everybody, each saying why.
+// Linked where the CUDA compiler is absent: calls on a cache that lies on a GPU are refused by everybody, each saying
+// why.
 #include "core/kv_call.h"
 
 namespace rootdk::cuda {

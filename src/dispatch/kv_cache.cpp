@@ -36,6 +36,12 @@ void attend(const KvCache& cache, ConstTensorView q, TensorView out, std::span<c
   dispatch::choose("attend", call).run(call);
 }
 
+std::size_t attend_workspace(const KvCache& cache, ConstTensorView q, TensorView out, std::span<const KvStep> steps,
+                             const AttendParams& params, const AttendStats& stats, const Execution& execution) {
+  return dispatch::workspace_of("attend_workspace",
+                                make_attend_call(cache.state(), q, out, steps, params, stats, execution));
+}
+
 Explanation explain_attend(const KvCache& cache, ConstTensorView q, TensorView out, std::span<const KvStep> steps,
                            const AttendParams& params, const AttendStats& stats, const Execution& execution) {
   return dispatch::explain_call(

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <random>
 #include <sstream>
 
@@ -40,7 +41,8 @@ struct Rows {
 
 class World {
  public:
-  explicit World(const WorldConfig& config) : config_(config), cache_(config.cache) {}
+  explicit World(const WorldConfig& config)
+      : config_(config), storage_(config.memory), cache_(place_storage(config.cache)) {}
 
   std::string apply(const Operation& operation) {
     if (sequences_.empty() && operation.kind != Operation::Kind::open) return {};
@@ -67,6 +69,31 @@ class World {
   }
 
  private:
+  // The memory of a cache on a device, full of NaN.
+  KvCacheConfig place_storage(KvCacheConfig c) {
+    if (!config_.memory) return c;
+    const std::int64_t value_dim = c.value_dim ? c.value_dim : c.head_dim;
+    const bool paged = c.layout == KvLayout::paged;
+    const std::int64_t pages = paged ? c.pages : c.max_sequences, page_size = paged ? c.page_size : c.max_len;
+    const auto place = [&](DType dtype, const Shape& shape) {
+      Tensor garbage(dtype, shape);
+      std::memset(garbage.view().data, 0xff, garbage.bytes());
+      TensorView view = garbage.view();
+      const ConstTensorView placed = storage_.input(garbage);
+      view.data = const_cast<void*>(placed.data);
+      view.device = placed.device;
+      return view;
+    };
+    c.device = config_.memory->device();
+    c.storage.k = place(c.dtype, {c.layers, pages, c.kv_heads, page_size, c.head_dim});
+    c.storage.v = place(c.dtype, {c.layers, pages, c.kv_heads, page_size, value_dim});
+    if (c.dtype == DType::i8) {
+      c.storage.k_scales = place(DType::f32, {c.layers, pages, c.kv_heads, page_size});
+      c.storage.v_scales = place(DType::f32, {c.layers, pages, c.kv_heads, page_size});
+    }
+    return c;
+  }
+
   std::string open() {
     if (sequences_.size() < 6) sequences_.push_back({.id = cache_.open()});
     return {};
@@ -150,9 +177,12 @@ class World {
     }
     const KvCacheUsage before = cache_.usage();
     try {
+      Placement call(config_.memory);
+      const ConstTensorView placed_k = call.input(k), placed_v = call.input(v);
       for (std::int64_t layer = 0; layer < c.layers; ++layer) {
-        rootdk::append(cache_, k, v, rows.steps, {.layer = layer, .rope = rope()});
+        rootdk::append(cache_, placed_k, placed_v, rows.steps, {.layer = layer, .rope = rope()});
       }
+      call.fetch();
     } catch (const Error& error) {
       return check_refusal(error, before);
     }
@@ -249,10 +279,7 @@ class World {
     poison(out);
     Tensor stats[5];
     for (Tensor& t : stats) t = Tensor(DType::f32, {1, heads, rows.total}), poison(t);
-    rootdk::attend(
-        cache_, q, out, rows.steps, params,
-        {.lse = stats[0], .max_logit = stats[1], .max_weight = stats[2], .entropy = stats[3], .sum_p2 = stats[4]},
-        {.target = config_.target});
+    run_attend(q, out, stats, rows.steps, params);
     std::int64_t row = 0;
     for (std::size_t s = 0; s < rows.steps.size(); ++s) {
       const std::int64_t end = row + rows.steps[s].tokens;
@@ -264,6 +291,23 @@ class World {
       row = end;
     }
     return {};
+  }
+
+  void run_attend(const Tensor& q, Tensor& out, Tensor (&stats)[5], std::span<const KvStep> steps,
+                  AttendParams params) {
+    Placement call(config_.memory);
+    for (ConstTensorView* view : {&params.relative_table, &params.alibi_slopes, &params.sinks}) *view = call.input(*view);
+    const ConstTensorView placed_q = call.input(q);
+    const TensorView placed_out = call.output(out);
+    const AttendStats rows{.lse = call.output(stats[0]),
+                           .max_logit = call.output(stats[1]),
+                           .max_weight = call.output(stats[2]),
+                           .entropy = call.output(stats[3]),
+                           .sum_p2 = call.output(stats[4])};
+    Execution execution{.target = config_.target};
+    call.add_workspace(execution, attend_workspace(cache_, placed_q, placed_out, steps, params, rows, execution));
+    rootdk::attend(cache_, placed_q, placed_out, steps, params, rows, execution);
+    call.fetch();
   }
 
   // One causal pass over the model's tokens, in double, on the values that the cache's type can hold.
@@ -350,6 +394,7 @@ class World {
   }
 
   WorldConfig config_;
+  Placement storage_;
   KvCache cache_;
   std::vector<ModelSequence> sequences_;
   std::uint64_t next_token_ = 1;

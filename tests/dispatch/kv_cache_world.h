@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "rootdk/rootdk.h"
+#include "support/device_memory.h"
 
 namespace rootdk::test {
 
@@ -17,7 +18,8 @@ struct WorldConfig {
   KvCacheConfig cache = {};
   std::int64_t group = 1;      // query heads that share a key head
   DType q_dtype = DType::f32;  // of q, k, v and out
-  std::string target = {};          // of attend
+  std::string target = {};     // of attend
+  DeviceMemory* memory = nullptr;  // of the device that the cache lies on; null: the CPU
   bool rope = false;
   double tolerance = 1e-5;  // of outputs and statistics, relative to their largest magnitude (at least 1)
 };

@@ -13,19 +13,17 @@ namespace rootdk::cuda::hopper {
 namespace {
 
 constexpr std::int64_t kMaxQueries = 16;
-constexpr std::int64_t kMultiprocessors = 132;  // of a full Hopper: a constant, so that the split depends on the shape
 constexpr int kMaxSplits = 128;
-// In units of the time of one key tile: filling the ring of a block, and merging one more part.
-constexpr double kStartTiles = 3, kMergeTiles = 0.05;
+constexpr double kMergeTiles = 0.05;  // merging one more part, in units of the time of one key tile
 
 template <class Element>
 DecodeKernel kernel_of(int head_dim) {
   switch (head_dim) {
-    case 64: return decode_kernel_of<Element, 64>();
-    case 96: return decode_kernel_of<Element, 96>();
-    case 128: return decode_kernel_of<Element, 128>();
-    case 192: return decode_kernel_of<Element, 192>();
-    default: return decode_kernel_of<Element, 256>();
+    case 64: return tensor_decode_kernel<Element, 64>();
+    case 96: return tensor_decode_kernel<Element, 96>();
+    case 128: return tensor_decode_kernel<Element, 128>();
+    case 192: return tensor_decode_kernel<Element, 192>();
+    default: return tensor_decode_kernel<Element, 256>();
   }
 }
 
@@ -47,7 +45,23 @@ void choose_split(DecodeChoice& choice, std::int64_t heads, std::int64_t tiles) 
   }
 }
 
+std::size_t sums_bytes(std::int64_t parts, std::int64_t rows) {
+  return static_cast<std::size_t>(parts * rows) * sizeof(float4);
+}
+
 }  // namespace
+
+std::size_t partials_bytes(std::int64_t parts, std::int64_t rows, std::int64_t value_dim) {
+  if (parts == 1) return 0;
+  return sums_bytes(parts, rows) + static_cast<std::size_t>(parts * rows * value_dim) * sizeof(float);
+}
+
+void place_partials(ForwardParams& params, void* memory, std::int64_t rows) {
+  if (params.splits == 1) return;
+  auto* bytes = static_cast<std::byte*>(memory);
+  params.partial_sums = reinterpret_cast<float4*>(bytes);
+  params.partial_out = reinterpret_cast<float*>(bytes + sums_bytes(params.splits, rows));
+}
 
 std::optional<DecodeChoice> choose_decode(const ForwardCall& call, int head_dim) {
   const AttentionShape& s = call.shape;
@@ -68,11 +82,10 @@ void launch_decode(const ForwardCall& call, const DecodeChoice& choice) {
   ForwardParams params = make_params(call);
   params.splits = choice.splits;
   params.split_tiles = choice.split_tiles;
-  if (choice.splits > 1) {
-    auto* workspace = static_cast<std::byte*>(call.execution.workspace);
-    params.partial_sums = reinterpret_cast<float4*>(workspace);
-    params.partial_out = reinterpret_cast<float*>(workspace + choice.sums_bytes());
-  }
+  params.query_tiles = params.sequences;
+  params.tile_rows = params.q_len * params.group;
+  place_partials(params, call.execution.workspace, choice.rows);
+  const PagedKeys no_pages;
   const ForwardMaps maps{
       .q = {}, .k = make_tensor_map(call.k, kernel.block_kv, 64), .v = make_tensor_map(call.v, kernel.block_kv, 64)};
   const std::int64_t blocks = call.shape.batch * call.shape.kv_heads * choice.splits;
@@ -83,16 +96,16 @@ void launch_decode(const ForwardCall& call, const DecodeChoice& choice) {
                  .shared_bytes = kernel.shared_bytes,
                  .stream = stream,
                  .device = call.q.device.index},
-                maps, params);
+                maps, params, no_pages);
   if (choice.splits == 1) return;
   launch_kernel({.function = kernel.merge,
                  .name = "the merge of decode",
-                 .grid = dim3(static_cast<unsigned>(divide_up(choice.rows, kDecodeMergeThreads / 32))),
+                 .grid = dim3(static_cast<unsigned>(choice.rows)),
                  .block = dim3(kDecodeMergeThreads),
                  .stream = stream,
                  .device = call.q.device.index,
                  .starts_early = true},
-                params);
+                params, no_pages);
 }
 
 }  // namespace rootdk::cuda::hopper

@@ -11,18 +11,22 @@
 
 namespace rootdk::cuda::hopper {
 
+// Memory for the sums and outputs of parts: sums first. One part needs none.
+std::size_t partials_bytes(std::int64_t parts, std::int64_t rows, std::int64_t value_dim);
+void place_partials(ForwardParams& params, void* memory, std::int64_t rows);
+
 struct DecodeChoice {
   DecodeKernel kernel;
   int splits = 1;
   int split_tiles = 0;  // key tiles of a part
   std::int64_t rows = 0, value_dim = 0;
 
-  std::size_t sums_bytes() const { return static_cast<std::size_t>(splits * rows) * 4 * sizeof(float); }
-  std::size_t workspace_bytes() const {
-    if (splits == 1) return 0;
-    return sums_bytes() + static_cast<std::size_t>(splits * rows * value_dim) * sizeof(float);
-  }
+  std::size_t workspace_bytes() const { return partials_bytes(splits, rows, value_dim); }
 };
+
+// In units of the time of one key tile: filling the ring of a block.
+inline constexpr double kStartTiles = 3;
+inline constexpr std::int64_t kMultiprocessors = 132;  // of a full Hopper: a constant, so that choices depend on shapes
 
 // Nothing where the call is not decode. head_dim: of the kernel.
 std::optional<DecodeChoice> choose_decode(const ForwardCall& call, int head_dim);

@@ -1,69 +1,27 @@
 #pragma once
 
 // Few queries against many keys. The heads of a group, and all their queries, are the rows of one tile, so that each
-// key and value is read once. A block walks one part of the keys of one key head; where there are several parts, each
-// leaves its sums and its unnormalised output in the workspace, and merge_kernel joins them in order.
+// key and value is read once. A block walks one part of the keys of one key head, or of a cache several parts; where
+// there are more, each leaves its sums and its unnormalised output in the workspace, and merge_kernel joins them in
+// order.
 
 #include "cuda/hopper/decode_config.h"
+#include "cuda/hopper/decode_part.cuh"
+#include "cuda/hopper/decode_producer.cuh"
 #include "cuda/hopper/logit_terms.cuh"
 #include "cuda/hopper/products.cuh"
 #include "cuda/hopper/ring.cuh"
 #include "cuda/hopper/row_results.cuh"
 #include "cuda/hopper/softmax.cuh"
-#include "cuda/hopper/work_tiles.cuh"
 #include "cuda/ptx/address.cuh"
 #include "cuda/ptx/fence.cuh"
 #include "cuda/ptx/grid_dependency.cuh"
 #include "cuda/ptx/mbarrier.cuh"
 #include "cuda/ptx/named_barrier.cuh"
+#include "cuda/ptx/registers.cuh"
 #include "cuda/ptx/tma.cuh"
 
 namespace rootdk::cuda::hopper {
-
-// The part of one block: key tiles [first, last) of one key head of one sequence.
-struct DecodePart {
-  int sequence, kv_head, split;
-  int kv_visible;
-  int first, last;
-};
-
-template <class C>
-__device__ __forceinline__ DecodePart decode_part(const ForwardParams& p) {
-  const int kv_heads = p.heads / p.group;
-  DecodePart part;
-  part.split = blockIdx.x % p.splits;
-  part.kv_head = blockIdx.x / p.splits % kv_heads;
-  part.sequence = blockIdx.x / p.splits / kv_heads;
-  part.kv_visible = p.kv_lengths.data ? visible_keys(p, part.sequence) : p.kv_len;
-  // What the first and the last query see bounds what any sees.
-  const int first_position = p.kv_len - p.q_len, last_position = p.kv_len - 1;
-  const int begin = max(0, first_position - p.left), end = min(part.kv_visible, last_position + p.right + 1);
-  part.first = max(part.split * p.split_tiles, begin / C::kBlockKv);
-  part.last = min((part.split + 1) * p.split_tiles, (max(end, 0) + C::kBlockKv - 1) / C::kBlockKv);
-  return part;
-}
-
-// Brings key and value tiles into the ring: from a contiguous tensor, a tile is a box.
-template <class C>
-__device__ __forceinline__ void load_keys(DecodeStorage<C>& shared, const ForwardMaps& maps, const DecodePart& part) {
-  Ring<C::kStages> ring;
-#pragma unroll 1
-  for (int j = part.first; j < part.last; ++j) {
-    const auto load = [&](const CUtensorMap& map, std::uint8_t* buffer, std::uint64_t& full, std::uint64_t& empty) {
-      const std::uint32_t barrier = ptx::shared_address(&full);
-      ptx::mbarrier_wait(ptx::shared_address(&empty), ring.parity ^ 1);
-      ptx::mbarrier_expect_bytes(barrier, C::kKvBytes);
-#pragma unroll
-      for (int panel = 0; panel < C::kPanels; ++panel) {
-        ptx::tma_load_4d(ptx::shared_address(buffer) + panel * C::kKvPanelBytes, &map, barrier, 64 * panel,
-                         j * C::kBlockKv, part.kv_head, part.sequence, ptx::kEvictFirst);
-      }
-    };
-    load(maps.k, shared.k[ring.stage], shared.k_full[ring.stage], shared.k_empty[ring.stage]);
-    load(maps.v, shared.v[ring.stage], shared.v_full[ring.stage], shared.v_empty[ring.stage]);
-    ring.advance();
-  }
-}
 
 template <class C>
 class DecodeConsumer {
@@ -71,10 +29,9 @@ class DecodeConsumer {
   using Element = typename C::Element;
   static constexpr int kBlockKv = C::kBlockKv;
 
-  __device__ __forceinline__ DecodeConsumer(DecodeStorage<C>& shared, const ForwardParams& params,
-                                            const DecodePart& part)
-      : shared_(shared), p_(params), part_(part), lane_(threadIdx.x & 31) {
-    rows_ = p_.q_len * p_.group;
+  __device__ __forceinline__ DecodeConsumer(StorageOf<C>& storage, const ForwardParams& params, const DecodePart& part)
+      : storage_(storage), shared_(tiles_of(storage)), p_(params), part_(part), lane_(threadIdx.x & 31) {
+    rows_ = part.tokens * p_.group;
     column_ = 2 * (lane_ & 3);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -87,20 +44,33 @@ class DecodeConsumer {
 
   __device__ __forceinline__ void run() {
     load_queries();
+    walk_parts<C>(
+        part_, p_, [&](int) { begin_part(); }, [&](int j) { step(j); },
+        [&](int index) {
+          if (p_.splits > 1) {
+            store_part(index);
+          } else {
+            store_results();
+          }
+        });
+  }
+
+ private:
+  static __device__ __forceinline__ DecodeStorage<C>& tiles_of(StorageOf<C>& storage) {
+    if constexpr (C::kInt8) {
+      return storage.tiles;
+    } else {
+      return storage;
+    }
+  }
+
+  __device__ __forceinline__ void begin_part() {
 #pragma unroll
     for (int r = 0; r < 2; ++r) state_.m[r] = -INFINITY, state_.l[r] = state_.a[r] = state_.b[r] = 0.f;
 #pragma unroll
     for (int i = 0; i < C::kHeadDim / 2; ++i) o_[i] = 0.f;
-#pragma unroll 1
-    for (int j = part_.first; j < part_.last; ++j) step(j);
-    if (p_.splits > 1) {
-      store_part();
-    } else {
-      store_results();
-    }
   }
 
- private:
   // The rows of the tile, gathered from their heads into the swizzled layout that the products read.
   __device__ __forceinline__ void load_queries() {
     const std::uint32_t buffer = ptx::shared_address(shared_.q);
@@ -111,8 +81,8 @@ class DecodeConsumer {
       if (row < rows_ && column < p_.head_dim) {
         const int query = row / p_.group, head = part_.kv_head * p_.group + row % p_.group;
         values =
-            *reinterpret_cast<const int4*>(static_cast<const Element*>(p_.q.data) + part_.sequence * p_.q.batch_stride +
-                                           head * p_.q.head_stride + query * p_.q.row_stride + column);
+            *reinterpret_cast<const int4*>(static_cast<const Element*>(p_.q.data) + part_.batch * p_.q.batch_stride +
+                                           head * p_.q.head_stride + (part_.row + query) * p_.q.row_stride + column);
       }
       const int panel = column / 64, sixteenth = (column % 64 / 8) ^ (row & 7);
       ptx::store_shared(buffer + panel * C::kQPanelBytes + row * 128 + sixteenth * 16, values);
@@ -131,29 +101,54 @@ class DecodeConsumer {
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>();
     ptx::pin(s_);
-    if (lane_ == 0) ptx::mbarrier_arrive(ptx::shared_address(&shared_.k_empty[ring_.stage]));
+    if constexpr (C::kInt8) scale_columns(storage_.k_scales[ring_.stage]);
+    release(shared_.k_empty[ring_.stage]);
     softmax(j);
     ptx::mbarrier_wait(v_full, ring_.parity);
-    clear_past_end(j);
+    if constexpr (C::kInt8) {
+      scale_columns(storage_.v_scales[ring_.stage]);
+    } else {
+      clear_past_end(j);
+    }
+    to_operand<typename C::ValueElement>(s_, weights_);
     ptx::pin(o_);
     ptx::pin(weights_);
     ptx::wgmma_fence();
-    multiply_pv<C>(
+    multiply_pv<C, typename C::ValueElement>(
         o_, weights_,
-        ptx::matrix_descriptor(ptx::shared_address(shared_.v[ring_.stage]), C::kKvPanelBytes, kRowGroupBytes), [] {});
+        ptx::matrix_descriptor(ptx::shared_address(shared_.v[ring_.stage]), C::kKvPanelBytes, kRowGroupBytes), 1, [] {});
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>();
     ptx::pin(o_);
-    if (lane_ == 0) ptx::mbarrier_arrive(ptx::shared_address(&shared_.v_empty[ring_.stage]));
+    release(shared_.v_empty[ring_.stage]);
     ring_.advance();
   }
 
+  // A warp has read what it reads of a tile.
+  __device__ __forceinline__ void release(std::uint64_t& empty) const {
+    if constexpr (C::kInt8) __syncwarp();  // scales are read by ordinary loads
+    if (lane_ == 0) ptx::mbarrier_arrive(ptx::shared_address(&empty));
+  }
+
+  // Multiplies every score, or weight, with the scale of its key.
+  __device__ __forceinline__ void scale_columns(const float (&scales)[kBlockKv]) {
+    const std::uint32_t from = ptx::shared_address(scales) + column_ * sizeof(float);
+#pragma unroll
+    for (int i = 0; i < kBlockKv / 8; ++i) {
+      const float2 scale = ptx::load_shared_float2(from + 8 * i * sizeof(float));
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        s_[4 * i + 2 * r] *= scale.x;
+        s_[4 * i + 2 * r + 1] *= scale.y;
+      }
+    }
+  }
+
   __device__ __forceinline__ TilePlace place(int j) const {
-    const int offset = p_.kv_len - p_.q_len;
-    return {.sequence = part_.sequence,
+    return {.sequence = part_.batch,
             .head = {head_[0], head_[1]},
             .row = {query_[0], query_[1]},
-            .position = {query_[0] + offset, query_[1] + offset},
+            .position = {part_.position + query_[0], part_.position + query_[1]},
             .column = j * kBlockKv + column_,
             .q_len = p_.q_len,
             .kv_len = p_.kv_len};
@@ -169,29 +164,21 @@ class DecodeConsumer {
     advance_maxima<kStep>(maximum, 1.f, state_, correction, negated);
     exponentials<kStep>(s_, 1.f, negated, state_);
     if (p_.terms.dropout_threshold) drop(s_, tile, p_.terms);
-    to_operand<Element>(s_, weights_);
 #pragma unroll
     for (int i = 0; i < C::kHeadDim / 2; ++i) o_[i] *= correction[i / 2 % 2];
   }
 
   __device__ __forceinline__ void mask(const TilePlace& tile, int j) {
-    const int first_position = p_.kv_len - p_.q_len;
-    const bool inside = j * kBlockKv >= p_.kv_len - 1 - p_.left &&
-                        (j + 1) * kBlockKv <= min(part_.kv_visible, first_position + p_.right + 1);
-    if (inside) return;
-    int begin[2], end[2];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      begin[r] = max(0, tile.position[r] - p_.left);
-      end[r] = min(part_.kv_visible, tile.position[r] + p_.right + 1);
-    }
-    mask_outside(s_, begin, end, tile.column);
+    if (all_see(part_, p_, j * kBlockKv, (j + 1) * kBlockKv)) return;
+    for_each_score(s_, [&](float& x, int r, int offset) {
+      if (!keeps(part_, p_, tile.position[r], tile.column + offset)) x = -INFINITY;
+    });
   }
 
   // Values past the end of a sequence may be anything, and 0 times NaN is NaN.
   __device__ __forceinline__ void clear_past_end(int j) {
-    const int kept = part_.kv_visible - j * kBlockKv;
-    if (!p_.kv_lengths.data || kept >= kBlockKv) return;
+    const int kept = part_.keys - j * kBlockKv;
+    if ((!C::kPaged && !p_.kv_lengths.data) || kept >= kBlockKv) return;
     const std::uint32_t buffer = ptx::shared_address(shared_.v[ring_.stage]);
 #pragma unroll 1
     for (int panel = 0; panel < C::kPanels; ++panel) {
@@ -208,15 +195,17 @@ class DecodeConsumer {
     return {state_.m[r], quad_sum(state_.l[r]), quad_sum(state_.a[r]), quad_sum(state_.b[r])};
   }
 
-  // Sums and unnormalised output of this part.
-  __device__ __forceinline__ void store_part() const {
+  // Sums and unnormalised output of one part. A part of which the row saw nothing has no output.
+  __device__ __forceinline__ void store_part(int index) const {
+    const std::int64_t first = partial_rows(p_, index, part_.tile, part_.kv_head);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const RowSums sums = row_sums(r);
       if (row_[r] >= rows_) continue;
-      const std::int64_t index = partial_row(p_, part_.split, part_.sequence, head_[r], query_[r]);
-      if ((lane_ & 3) == 0) p_.partial_sums[index] = make_float4(sums.m, sums.l, sums.a, sums.b);
-      float* out = p_.partial_out + index * p_.value_dim;
+      const std::int64_t row = first + row_[r];
+      if ((lane_ & 3) == 0) p_.partial_sums[row] = make_float4(sums.m, sums.l, sums.a, sums.b);
+      if (sums.l == 0.f) continue;
+      float* out = p_.partial_out + row * p_.value_dim;
 #pragma unroll
       for (int i = 0; i < C::kHeadDim / 8; ++i) {
         const int column = 8 * i + column_;
@@ -233,9 +222,10 @@ class DecodeConsumer {
       const RowSums sums = row_sums(r);
       if (row_[r] >= rows_) continue;
       const RowResult result = row_result(sums, sink_of(p_, head_[r]));
-      if ((lane_ & 3) == 0) store_row_results(p_, result, part_.sequence, head_[r], query_[r]);
+      const int row = part_.row + query_[r];
+      if ((lane_ & 3) == 0) store_row_results(p_, result, part_.batch, head_[r], row);
       const float factor = result.factor * p_.terms.dropout_keep_scale;
-      Element* out = output_row<Element>(p_, part_.sequence, head_[r], query_[r]);
+      Element* out = output_row<Element>(p_, part_.batch, head_[r], row);
 #pragma unroll
       for (int i = 0; i < C::kHeadDim / 8; ++i) {
         const int column = 8 * i + column_;
@@ -247,6 +237,7 @@ class DecodeConsumer {
     }
   }
 
+  StorageOf<C>& storage_;
   DecodeStorage<C>& shared_;
   const ForwardParams& p_;
   const DecodePart& part_;
@@ -262,67 +253,158 @@ class DecodeConsumer {
 };
 
 template <class C>
+__device__ __forceinline__ void init_barriers(StorageOf<C>& storage, DecodeStorage<C>& tiles) {
+  constexpr int kConsumerWarps = C::kConsumerThreads / 32, kConverterWarps = C::kConverterThreads / 32;
+  for (int i = 0; i < C::kStages; ++i) {
+    ptx::mbarrier_init(ptx::shared_address(&tiles.k_full[i]), C::kInt8 ? kConverterWarps : 1);
+    ptx::mbarrier_init(ptx::shared_address(&tiles.v_full[i]), C::kInt8 ? kConverterWarps : 1);
+    ptx::mbarrier_init(ptx::shared_address(&tiles.k_empty[i]), kConsumerWarps);
+    ptx::mbarrier_init(ptx::shared_address(&tiles.v_empty[i]), kConsumerWarps);
+  }
+  if constexpr (C::kInt8) {
+    for (int i = 0; i < C::kRawStages; ++i) {
+      ptx::mbarrier_init(ptx::shared_address(&storage.raw_full[i]), 1);
+      ptx::mbarrier_init(ptx::shared_address(&storage.raw_empty[i]), kConverterWarps);
+    }
+  }
+  ptx::mbarrier_init_fence();
+}
+
+template <class C>
 __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerMultiprocessor)
-    decode_kernel(const __grid_constant__ ForwardMaps maps, const __grid_constant__ ForwardParams params) {
+    decode_kernel(const __grid_constant__ ForwardMaps maps, const __grid_constant__ ForwardParams params,
+                  const __grid_constant__ PagedKeys pages) {
   extern __shared__ __align__(kSharedAlignment) std::uint8_t dynamic_shared[];
-  auto& shared = *reinterpret_cast<DecodeStorage<C>*>(dynamic_shared);
-  const DecodePart part = decode_part<C>(params);
+  auto& storage = *reinterpret_cast<StorageOf<C>*>(dynamic_shared);
+  auto& tiles = *reinterpret_cast<DecodeStorage<C>*>(dynamic_shared);
+  const DecodePart& part = tiles.part;
   ptx::allow_next_kernel();  // the merge waits for our end by itself
+  if (C::kPaged) ptx::wait_for_previous_kernel();  // which brings the tables
   if (threadIdx.x == C::kConsumerThreads) {
+    tiles.part = decode_part<C>(params, pages);
     ptx::tma_prefetch_map(&maps.k);
     ptx::tma_prefetch_map(&maps.v);
-    for (int i = 0; i < C::kStages; ++i) {
-      ptx::mbarrier_init(ptx::shared_address(&shared.k_full[i]), 1);
-      ptx::mbarrier_init(ptx::shared_address(&shared.v_full[i]), 1);
-      ptx::mbarrier_init(ptx::shared_address(&shared.k_empty[i]), C::kConsumerThreads / 32);
-      ptx::mbarrier_init(ptx::shared_address(&shared.v_empty[i]), C::kConsumerThreads / 32);
-    }
-    ptx::mbarrier_init_fence();
+    init_barriers<C>(storage, tiles);
   }
   __syncthreads();
   const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
-  if (warp == C::kConsumerThreads / 32) {
-    if (threadIdx.x == C::kConsumerThreads) load_keys<C>(shared, maps, part);
+  constexpr int kProducerWarp = C::kConsumerThreads / 32;
+  if (warp >= kProducerWarp) {
+    if constexpr (C::kMovesRegisters) ptx::registers_shrink_to<C::kOtherRegisters>();
+    if constexpr (C::kInt8) {
+      if (warp > kProducerWarp) {
+        Converter<C>(storage, params, pages, part).run();
+        return;
+      }
+    }
+    if constexpr (C::kPaged) {
+      load_pages<C>(storage, maps, params, pages, part);
+    } else {
+      if (threadIdx.x == C::kConsumerThreads) load_tensor<C>(storage, maps, params, part);
+    }
   } else {
-    DecodeConsumer<C>(shared, params, part).run();
+    if constexpr (C::kMovesRegisters) ptx::registers_grow_to<C::kConsumerRegisters>();
+    DecodeConsumer<C>(storage, params, part).run();
   }
 }
 
-// Joins the parts of every row, in order: a warp a row.
+// The reduction of x over the block, in a fixed order; every thread gets it.
+template <class Join>
+__device__ __forceinline__ float block_reduce(float x, float (&exchanged)[kDecodeMergeThreads / 32], Join join) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) x = join(x, __shfl_xor_sync(0xffffffffu, x, step));
+  __syncthreads();
+  if ((threadIdx.x & 31) == 0) exchanged[threadIdx.x / 32] = x;
+  __syncthreads();
+  x = exchanged[0];
+#pragma unroll
+  for (int warp = 1; warp < kDecodeMergeThreads / 32; ++warp) x = join(x, exchanged[warp]);
+  return x;
+}
+
+// Joins the parts of every row, a block a row: first the share of each part, then the outputs, where warp w takes the
+// parts w, w + 8, ... of each round and the sums of the warps are added in order.
 template <class Element>
-__global__ void __launch_bounds__(kDecodeMergeThreads) merge_kernel(const __grid_constant__ ForwardParams p) {
-  const int rows = p.sequences * p.heads * p.q_len;
-  const int row = blockIdx.x * (kDecodeMergeThreads / 32) + threadIdx.x / 32, lane = threadIdx.x & 31;
-  if (row >= rows) return;
-  const int query = row % p.q_len, head = row / p.q_len % p.heads, sequence = row / p.q_len / p.heads;
+__global__ void __launch_bounds__(kDecodeMergeThreads)
+    merge_kernel(const __grid_constant__ ForwardParams p, const __grid_constant__ PagedKeys pages) {
+  constexpr int kWarps = kDecodeMergeThreads / 32, kColumns = 256;
+  __shared__ float shares[kDecodeMergeThreads];  // of the parts of one round
+  __shared__ float exchanged[kWarps];
+  __shared__ float warp_out[kWarps][kColumns];
+  const int kv_heads = p.heads / p.group, warp = threadIdx.x / 32, lane = threadIdx.x & 31;
+  const int tile = blockIdx.x / p.tile_rows / kv_heads, kv_head = blockIdx.x / p.tile_rows % kv_heads;
+  const int in_tile = blockIdx.x % p.tile_rows;
+  const int head = kv_head * p.group + in_tile % p.group, query = in_tile / p.group;
+
   ptx::wait_for_previous_kernel();
-  float top = -INFINITY;
-  for (int split = 0; split < p.splits; ++split) {
-    top = fmaxf(top, p.partial_sums[static_cast<std::int64_t>(split) * rows + row].x);
+  int parts = p.splits, batch = tile, row = query;
+  if (pages.tiles) {
+    const PagedTile paged = pages.tiles[tile];
+    if (query >= paged.tokens) return;
+    parts = (paged.position + paged.tokens + kChunkKeys - 1) / kChunkKeys;
+    batch = 0;
+    row = paged.row + query;
   }
-  RowSums sums{top, 0.f, 0.f, 0.f};
-  float out[8] = {};  // columns lane, lane + 32, ...
-  for (int split = 0; split < p.splits; ++split) {
-    const std::int64_t index = static_cast<std::int64_t>(split) * rows + row;
-    const float4 part = p.partial_sums[index];
-    if (part.y == 0.f) continue;  // it saw no key
-    const float shift = part.x - top, share = ptx::exp2_approximate(shift);
+  const std::int64_t stride = static_cast<std::int64_t>(p.query_tiles) * kv_heads * p.tile_rows;
+  const auto sums_of = [&](int part) { return p.partial_sums[part * stride + blockIdx.x]; };
+
+  float top = -INFINITY;
+  for (int part = threadIdx.x; part < parts; part += kDecodeMergeThreads) top = fmaxf(top, sums_of(part).x);
+  top = block_reduce(top, exchanged, [](float a, float b) { return fmaxf(a, b); });
+
+  RowSums sums{top, 0.f, 0.f, 0.f};  // of this thread's parts
+  float out[kColumns / 32] = {};     // columns lane, lane + 32, ...
+  for (int first = 0; first < parts; first += kDecodeMergeThreads) {
+    const int own = first + threadIdx.x;
+    const float4 part = own < parts ? sums_of(own) : make_float4(0.f, 0.f, 0.f, 0.f);
+    const bool empty = part.y == 0.f;  // it saw no key, and left no output
+    const float shift = empty ? 0.f : part.x - top, share = empty ? 0.f : ptx::exp2_approximate(shift);
     sums.l = fmaf(share, part.y, sums.l);
     sums.a = fmaf(share, fmaf(shift, part.y, part.z), sums.a);
     sums.b = fmaf(share * share, part.w, sums.b);
+    __syncthreads();
+    shares[threadIdx.x] = share;
+    __syncthreads();
+    const int count = min(parts - first, kDecodeMergeThreads);
+#pragma unroll 8
+    for (int i = warp; i < count; i += kWarps) {
+      const float* from = p.partial_out + ((first + i) * stride + blockIdx.x) * p.value_dim;
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      if (lane + 32 * i < p.value_dim) out[i] = fmaf(share, p.partial_out[index * p.value_dim + lane + 32 * i], out[i]);
+      for (int c = 0; c < kColumns / 32; ++c) {
+        const bool used = shares[i] != 0.f && lane + 32 * c < p.value_dim;
+        out[c] = fmaf(shares[i], used ? from[lane + 32 * c] : 0.f, out[c]);
+      }
     }
   }
-  const RowResult result = row_result(sums, sink_of(p, head));
-  if (lane == 0) store_row_results(p, result, sequence, head, query);
-  const float factor = result.factor * p.terms.dropout_keep_scale;
-  Element* to = output_row<Element>(p, sequence, head, query);
+  const auto add = [](float a, float b) { return a + b; };
+  sums.l = block_reduce(sums.l, exchanged, add);
+  sums.a = block_reduce(sums.a, exchanged, add);
+  sums.b = block_reduce(sums.b, exchanged, add);
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    if (lane + 32 * i < p.value_dim) to[lane + 32 * i] = static_cast<Element>(out[i] * factor);
+  for (int c = 0; c < kColumns / 32; ++c) warp_out[warp][lane + 32 * c] = out[c];
+  __syncthreads();
+
+  const RowResult result = row_result(sums, sink_of(p, head));
+  if (threadIdx.x == 0) store_row_results(p, result, batch, head, row);
+  const float factor = result.factor * p.terms.dropout_keep_scale;
+  Element* to = output_row<Element>(p, batch, head, row);
+  for (int column = threadIdx.x; column < p.value_dim; column += kDecodeMergeThreads) {
+    float sum = 0.f;
+    for (int w = 0; w < kWarps; ++w) sum += warp_out[w][column];
+    to[column] = static_cast<Element>(sum * factor);
   }
+}
+
+// The kernels as the launch code sees them.
+template <class C>
+DecodeKernel describe_decode() {
+  return {.function = reinterpret_cast<const void*>(&decode_kernel<C>),
+          .merge = reinterpret_cast<const void*>(&merge_kernel<typename C::Element>),
+          .head_dim = C::kHeadDim,
+          .block_kv = C::kBlockKv,
+          .blocks_per_multiprocessor = C::kBlocksPerMultiprocessor,
+          .threads = C::kThreads,
+          .shared_bytes = static_cast<int>(sizeof(StorageOf<C>))};
 }
 
 }  // namespace rootdk::cuda::hopper

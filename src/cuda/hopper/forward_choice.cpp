@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "cuda/hopper/forward_kernels.h"
+#include "cuda/hopper/hopper.h"
 #include "cuda/launch/device.h"
 #include "cuda/launch/tensor_map.h"
 
@@ -16,17 +17,6 @@ std::string text(const Parts&... parts) {
   std::ostringstream stream;
   (stream << ... << parts);
   return stream.str();
-}
-
-std::string refuse_device(const ForwardCall& call) {
-  if (call.q.device.kind != DeviceKind::cuda) return "q is not on a CUDA device";
-  const DeviceTraits& device = device_traits(call.q.device.index);
-  if (!device.error.empty()) return text("device ", call.q.device.index, ": ", device.error);
-  if (device.capability != 90) {
-    return text("device ", call.q.device.index, " has compute capability ", device.capability / 10, ".",
-                device.capability % 10, ", needs 9.0");
-  }
-  return {};
 }
 
 std::string refuse_features(const ForwardCall& call) {
@@ -83,15 +73,23 @@ bool is_ranged(const ForwardCall& call) {
   return p.causal || p.window_left >= 0 || p.window_right >= 0 || p.kv_lengths.defined() || call.shape.packed;
 }
 
-// Long rows pay for the wider tile of the full variant, short ones for the second query stage of the other.
-constexpr std::int64_t kLongRow = 4096;
+// Long rows pay for the wider tile, short ones for the second query stage of the others.
+constexpr std::int64_t kLongRow = 6144;
+
+// What takes the place of a ranged variant where every row sees every key.
+Variant full_variant(Variant ranged, std::int64_t kv_len) {
+  if (ranged == Variant::sampled) return Variant::full_sampled;
+  return kv_len >= kLongRow ? Variant::full_wide : Variant::full;
+}
 
 Variant choose_variant(const ForwardCall& call, int head_dim) {
   const bool statistics = call.stats.entropy.defined() || call.stats.sum_p2.defined();
   Variant variant = variant_of_terms(call);
   if (statistics) variant = variant == Variant::ranged ? Variant::sampled : Variant::rich;
-  const bool full = variant == Variant::ranged && !is_ranged(call) && call.shape.kv_len >= kLongRow;
-  if (full && is_built(head_dim, Variant::full)) return Variant::full;
+  if ((variant == Variant::ranged || variant == Variant::sampled) && !is_ranged(call)) {
+    const Variant full = full_variant(variant, call.shape.kv_len);
+    if (is_built(head_dim, full)) return full;
+  }
   return is_built(head_dim, variant) ? variant : Variant::rich;
 }
 
@@ -108,8 +106,20 @@ ForwardKernel kernel_of(int head_dim, Variant variant) {
 
 }  // namespace
 
+std::string refuse_device(Device where) {
+  if (where.kind != DeviceKind::cuda) return "q is not on a CUDA device";
+  const DeviceTraits& device = device_traits(where.index);
+  if (!device.error.empty()) return text("device ", where.index, ": ", device.error);
+  if (device.capability != 90) {
+    return text("device ", where.index, " has compute capability ", device.capability / 10, ".",
+                device.capability % 10, ", needs 9.0");
+  }
+  return {};
+}
+
 std::string forward_refusal(const ForwardCall& call) {
-  for (const auto refuse : {refuse_device, refuse_features, refuse_shape, refuse_layout}) {
+  if (std::string reason = refuse_device(call.q.device); !reason.empty()) return reason;
+  for (const auto refuse : {refuse_features, refuse_shape, refuse_layout}) {
     if (std::string reason = refuse(call); !reason.empty()) return reason;
   }
   return {};

@@ -10,12 +10,14 @@ namespace rootdk::cuda::hopper {
 
 // The variants of the one kernel. All know grouped heads, sinks and lse, max_logit, max_weight.
 enum class Variant : std::int32_t {
-  full,     // every row sees every key: no mask code but in the last tile
-  ranged,   // each row sees a range of keys: causal, window, key lengths, packed sequences
-  sampled,  // ranged, with entropy and sum_p2 of the sampled query tiles
-  softcap,  // ranged, with a softcap
-  alibi,    // ranged, with ALiBi and no key to the right of its query
-  rich,     // everything else, decided at run time: biases, masks, dropout, any scale, statistics
+  full,          // every row sees every key: no mask code but in the last tile
+  full_wide,     // the same with more keys a tile, for long rows
+  full_sampled,  // full, with entropy and sum_p2 of the sampled query tiles
+  ranged,        // each row sees a range of keys: causal, window, key lengths, packed sequences
+  sampled,       // ranged, with entropy and sum_p2 of the sampled query tiles
+  softcap,       // ranged, with a softcap
+  alibi,         // ranged, with ALiBi and no key to the right of its query
+  rich,          // everything else, decided at run time: biases, masks, dropout, any scale, statistics
 };
 
 // What a variant does to its scores before the softmax.
@@ -40,22 +42,24 @@ struct TileShape {
 // head_dim / 2 + 3 block_kv / 4 of them. Shared memory holds q_stages query tiles and two tiles each of k and v.
 constexpr TileShape tile_shape(int head_dim, Variant variant) {
   const bool rich = variant == Variant::rich;
-  constexpr Tuning kWide{.rescale_under_qk = true, .order_after_max = true, .max_chains = 4};
-  constexpr Tuning kThree{.order_after_max = true, .max_chains = 4, .early_token = 0};
+  constexpr Tuning kWide{.rescale_under_qk = true, .order_after_max = true, .early_token = 0};
+  constexpr Tuning kOrdered{.order_after_max = true, .max_chains = 4, .early_token = 0};
   switch (head_dim) {
-    case 64: return rich ? TileShape{128, 2, 2, {}} : TileShape{128, 3, 2, kThree};
-    case 96: return rich ? TileShape{128, 2, 2, {}} : TileShape{112, 3, 1, kThree};
-    case 128: return variant == Variant::full ? TileShape{176, 2, 1, kWide} : TileShape{128, 2, 2, {}};
+    case 64: return rich ? TileShape{128, 2, 2, {}} : TileShape{128, 3, 2, kOrdered};
+    case 96: return rich ? TileShape{128, 2, 2, {}} : TileShape{112, 3, 1, kOrdered};
+    case 128:
+      if (variant == Variant::full_wide) return {176, 2, 1, kWide};
+      return {128, 2, 2, rich ? Tuning{} : kOrdered};
     case 192: return rich ? TileShape{96, 2, 1, {}} : TileShape{112, 2, 1, {}};
     case 256: return rich ? TileShape{64, 2, 1, {}} : TileShape{80, 2, 1, {}};
     default: return {};
   }
 }
 
-template <class Element_, int HeadDim, Variant Which>
+template <class Element_, int HeadDim, Variant Which, TileShape Shape = tile_shape(HeadDim, Which)>
 struct ForwardConfig {
   using Element = Element_;
-  static constexpr TileShape kShape = tile_shape(HeadDim, Which);
+  static constexpr TileShape kShape = Shape;
   static constexpr Tuning kTuning = kShape.tuning;
   static constexpr Variant kVariant = Which;
   static constexpr bool kRich = Which == Variant::rich;
@@ -64,8 +68,9 @@ struct ForwardConfig {
                                   : kRich                   ? Terms::any
                                                             : Terms::none;
   static constexpr bool kLogits = kTerms != Terms::none;  // scores become logits before the softmax
-  static constexpr bool kRanged = Which != Variant::full;
-  static constexpr bool kSampled = Which == Variant::sampled;
+  static constexpr bool kRanged =
+      Which != Variant::full && Which != Variant::full_wide && Which != Variant::full_sampled;
+  static constexpr bool kSampled = Which == Variant::sampled || Which == Variant::full_sampled;
 
   static constexpr int kHeadDim = HeadDim;  // of q, k and v; smaller ones are padded with zeros by the copy engine
   static constexpr int kBlockKv = kShape.block_kv;

@@ -139,6 +139,7 @@ class Consumer {
   // The first tile of a block: there is nothing to overlap with yet.
   __device__ __forceinline__ void start_first_tile() {
     plan_walk();
+    skip_keys();
     ptx::mbarrier_wait(ptx::shared_address(&shared_.k_full[k_.stage]), k_.parity);
     ptx::wgmma_fence();
     multiply_qk<C>(s_, q_operand(), k_operand());
@@ -150,12 +151,15 @@ class Consumer {
     start_softmax();
     drop_weights();
     to_operand<Element>(s_, weights_);
+#pragma unroll
+    for (int i = 0; i < C::kHeadDim / 2; ++i) o_[i] = 0.f;  // what ptxas knows of it; the first product overwrites it
+    skip_values();
     begin_output();
   }
 
+  // The first P V of a tile overwrites the output of the tile before it.
   __device__ __forceinline__ void begin_output() {
-#pragma unroll
-    for (int i = 0; i < C::kHeadDim / 2; ++i) o_[i] = 0.f;
+    keep_output_ = 0;
     clear_past_end();
   }
 
@@ -166,10 +170,38 @@ class Consumer {
     j_ = keys.last;
     first_ = keys.first;
     const int top = tile.q0 + first_row_;
+    idle_ = top >= tile.q_len;
+    if constexpr (kSkips) {
+      const int end = key_range<C>(tile, p_, min(top + 64, tile.q_len) - 1).end;
+      skipped_ = keys.last > keys.first && end <= keys.last * kBlockKv;
+      j_ -= skipped_;
+    }
     unmasked_last_ = max(key_range<C>(tile, p_, top).end, 0) / kBlockKv - 1;
     if constexpr (C::kRanged) unmasked_first_ = (key_range<C>(tile, p_, top + 63).begin + kBlockKv - 1) / kBlockKv;
     if constexpr (kStatistics) sampled_ = (tile.q0 / C::kBlockQ + tile.head) % p_.stats_stride == 0;
   }
+
+  // Where the first key tile of the walk is one of which this warpgroup sees nothing, it gives the keys back, and its
+  // turn away, at once. The values come behind those of the tile before. One tile alone: the producer waits for values
+  // to be given back before it brings the keys of the tile after next.
+  static constexpr bool kSkips = C::kRanged && C::kConsumers == 3;
+  __device__ __forceinline__ void skip_keys() {
+    if constexpr (kSkips) {
+      if (!skipped_) return;
+      ptx::mbarrier_wait(ptx::shared_address(&shared_.k_full[k_.stage]), k_.parity);
+      release_k();
+      wait_turn();
+      pass_turn();
+    }
+  }
+  __device__ __forceinline__ void skip_values() {
+    if constexpr (kSkips) {
+      if (!skipped_) return;
+      ptx::mbarrier_wait(ptx::shared_address(&shared_.v_full[v_.stage]), v_.parity);
+      release_v();
+    }
+  }
+
   __device__ __forceinline__ bool needs_mask(int j) const {
     return j > unmasked_last_ || (C::kRanged && j < unmasked_first_);
   }
@@ -177,21 +209,39 @@ class Consumer {
   // All key tiles but the first of the walk, which start_softmax has seen.
   __device__ __forceinline__ void walk_keys() {
     --j_;
-    if constexpr (!C::kRanged) {
+    if (idle_) {
 #pragma unroll 1
-      for (; j_ >= 0; --j_) step<false, false>();
+      for (; j_ >= first_; --j_) pass_step();
+    } else if constexpr (!C::kRanged) {
+      walk_unmasked([&] { return j_ >= 0; });
     } else {
       while (j_ >= first_) {
 #pragma unroll 1
         for (; j_ >= first_ && needs_mask(j_); --j_) step<true, kStatistics>();
-        if (!kStatistics || sampled_) {
-#pragma unroll 1
-          for (; j_ >= first_ && !needs_mask(j_); --j_) step<false, kStatistics>();
-        } else {
-#pragma unroll 1
-          for (; j_ >= first_ && !needs_mask(j_); --j_) step<false, false>();
-        }
+        walk_unmasked([&] { return j_ >= first_ && !needs_mask(j_); });
       }
+    }
+  }
+
+  // A step of a warpgroup whose rows all lie past the end: everything but the work, which it leaves to the others.
+  __device__ __forceinline__ void pass_step() {
+    ptx::mbarrier_wait(ptx::shared_address(&shared_.k_full[k_.stage]), k_.parity);
+    wait_turn();
+    ptx::mbarrier_wait(ptx::shared_address(&shared_.v_full[v_.stage]), v_.parity);
+    pass_turn();
+    release_k();
+    if (j_ == first_) release_q();
+    release_v();
+  }
+
+  template <class More>
+  __device__ __forceinline__ void walk_unmasked(More more) {
+    if (!kStatistics || sampled_) {
+#pragma unroll 1
+      for (; more(); --j_) step<false, kStatistics>();
+    } else {
+#pragma unroll 1
+      for (; more(); --j_) step<false, false>();
     }
   }
 
@@ -223,7 +273,8 @@ class Consumer {
     }
     ptx::mbarrier_wait(ptx::shared_address(&shared_.v_full[v_.stage]), v_.parity);
     ptx::wgmma_fence();
-    multiply_pv<C>(o_, weights_, v_operand(), [&] { pass_turn(); });
+    multiply_pv<C>(o_, weights_, v_operand(), keep_output_, [&] { pass_turn(); });
+    keep_output_ = 1;
     ptx::wgmma_commit();
     ptx::wgmma_wait<1>();
     ptx::pin(s_);
@@ -234,6 +285,7 @@ class Consumer {
   // The finished tile's last P V, together with the new tile's first S.
   __device__ __forceinline__ void finish_under_next() {
     plan_walk();
+    skip_keys();
     issue();
     start_softmax();
     order_point(state_.l[0], state_.l[1], order_word_);  // here the exponentials do belong under P V
@@ -241,6 +293,7 @@ class Consumer {
     ptx::pin(o_);
     ptx::pin(s_);
     release_v();
+    skip_values();
     drop_weights();
     to_operand<Element>(s_, weights_);
   }
@@ -251,7 +304,7 @@ class Consumer {
     ptx::pin(o_);
     ptx::pin(weights_);
     ptx::wgmma_fence();
-    multiply_pv<C>(o_, weights_, v_operand(), [] {});
+    multiply_pv<C>(o_, weights_, v_operand(), keep_output_, [] {});
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>();
     ptx::pin(o_);
@@ -371,22 +424,24 @@ class Consumer {
       const bool exists = row < tile.q_len;
       if (exists && (lane_ & 3) == 0) store_statistics(result, batch, tile.head, tile.q_begin + row, sampled);
       const float factor = C::kRich ? result.factor * p_.terms.dropout_keep_scale : result.factor;
+      std::uint32_t pairs[C::kHeadDim / 8];
+      pack_output_row(r, factor, pairs);
       if constexpr (C::kRanged) {
-        if (exists && !is_finite(r) && isfinite(factor)) repair_row(tile, r, row, batch, state.m[r] * unit);
+        if (exists && !ptx::all_finite<Element>(pairs) && isfinite(factor)) {
+          repair_row(tile, r, row, batch, state.m[r] * unit);
+          pack_output_row(r, factor, pairs);
+        }
       }
-      store_output_row(r, factor, exists, batch, tile.head, tile.q_begin + row);
+      store_output_row(pairs, exists, batch, tile.head, tile.q_begin + row);
     }
   }
-
-  // Are this thread's outputs of row r finite?
-  __device__ __forceinline__ bool is_finite(int r) const {
-    float probe[4] = {};  // NaN as soon as one output is not finite
+  __device__ __forceinline__ void pack_output_row(int r, float factor,
+                                                  std::uint32_t (&pairs)[C::kHeadDim / 8]) const {
 #pragma unroll
     for (int i = 0; i < C::kHeadDim / 8; ++i) {
-      probe[i % 2] = fmaf(o_[4 * i + 2 * r], 0.f, probe[i % 2]);
-      probe[2 + i % 2] = fmaf(o_[4 * i + 2 * r + 1], 0.f, probe[2 + i % 2]);
+      const float* pair = &o_[4 * i + 2 * r];
+      pairs[i] = ptx::pack<Element>(pair[0] * factor, pair[1] * factor);
     }
-    return (probe[0] + probe[1]) + (probe[2] + probe[3]) == 0.f;
   }
 
   // The products multiply weights of 0 with the values of masked keys, and 0 times infinity is NaN. Where that may have
@@ -458,20 +513,16 @@ class Consumer {
   }
 
   // The quad exchanges its parts so that every thread stores 16 contiguous bytes: eight columns of 32.
-  __device__ __forceinline__ void store_output_row(int r, float factor, bool exists, int batch, int head, int row) {
+  __device__ __forceinline__ void store_output_row(const std::uint32_t (&pairs)[C::kHeadDim / 8], bool exists,
+                                                   int batch, int head, int row) {
     const int quad = lane_ & 3;
     Element* out = output_row<Element>(p_, batch, head, row) + 8 * quad;
 #pragma unroll
     for (int group = 0; group < C::kHeadDim / 32; ++group) {
-      std::uint32_t pairs[4];
-#pragma unroll
-      for (int c = 0; c < 4; ++c) {
-        const float* pair = &o_[16 * group + 4 * c + 2 * r];
-        pairs[c] = ptx::pack<Element>(pair[0] * factor, pair[1] * factor);
-      }
-      quad_transpose(pairs, quad);
+      std::uint32_t columns[4] = {pairs[4 * group], pairs[4 * group + 1], pairs[4 * group + 2], pairs[4 * group + 3]};
+      quad_transpose(columns, quad);
       if (exists && 32 * group + 8 * quad < p_.value_dim) {
-        *reinterpret_cast<uint4*>(out + 32 * group) = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+        *reinterpret_cast<uint4*>(out + 32 * group) = make_uint4(columns[0], columns[1], columns[2], columns[3]);
       }
     }
   }
@@ -490,6 +541,9 @@ class Consumer {
   int this_slot_ = 0, done_slot_ = 0;       // of the query tile at work, and of the one before it
   int j_, first_;                           // key tile at work, and the last one to come
   int unmasked_first_ = 0, unmasked_last_;  // key tiles of which every row sees every key
+  bool skipped_ = false;                    // the key tile in front of the walk, which others need
+  bool idle_ = false;                       // no row of this warpgroup exists
+  int keep_output_ = 0;                     // 0: o_ still holds the tile before
   bool sampled_ = true;
   RowState state_;
   float correction_[2];

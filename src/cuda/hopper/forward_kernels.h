@@ -13,10 +13,12 @@ namespace rootdk::cuda::hopper {
 
 inline constexpr std::array<int, 5> kHeadDims = {64, 96, 128, 192, 256};
 
-// Which variants are built: the others fall back, full to ranged and the rest to rich.
+// Which variants are built: the others fall back, those of full rows to ranged ones and the rest to rich.
 constexpr bool is_built(int head_dim, Variant variant) {
   switch (variant) {
-    case Variant::full: return head_dim == 128;
+    case Variant::full:
+    case Variant::full_wide:
+    case Variant::full_sampled: return head_dim == 128;
     case Variant::sampled:
     case Variant::softcap:
     case Variant::alibi: return head_dim == 64 || head_dim == 128;
@@ -28,6 +30,11 @@ constexpr bool is_built(int head_dim, Variant variant) {
 template <class Element, int HeadDim>
 ForwardKernel forward_kernel_of(Variant variant);
 template <class Element, int HeadDim>
-DecodeKernel decode_kernel_of();
+DecodeKernel tensor_decode_kernel();
+
+// Decode over the pages of a cache. Padding costs no bandwidth, so that there are fewer head_dims.
+inline constexpr std::array<int, 3> kPagedHeadDims = {64, 128, 256};
+template <class Element, int HeadDim>
+DecodeKernel paged_decode_kernel(bool int8);
 
 }  // namespace rootdk::cuda::hopper

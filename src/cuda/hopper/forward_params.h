@@ -74,9 +74,12 @@ struct ForwardParams {
   int heads_together = 1;       // heads walked side by side, so that their k and v stay in L2
   int* tile_counter = nullptr;  // zero at the start; null: tiles are dealt out in a fixed order
 
-  int splits = 1, split_tiles = 0;  // decode: parts of the keys, and key tiles of a part
-  float* partial_out = nullptr;     // decode: [splits, sequences, heads, q_len, value_dim], unnormalised
-  float4* partial_sums = nullptr;   // decode: [splits, sequences, heads, q_len] of RowSums
+  // Decode: parts of the keys, and key tiles of a part. Rows of a part: [query tiles, kv_heads, tile_rows], where row r
+  // is query r / group of head r % group.
+  int splits = 1, split_tiles = 0;
+  int query_tiles = 0, tile_rows = 0;
+  float* partial_out = nullptr;    // [splits, rows, value_dim], unnormalised
+  float4* partial_sums = nullptr;  // [splits, rows] of RowSums
 };
 
 // "No limit" for left and right: lengths stay below it, and sums of two do not overflow.

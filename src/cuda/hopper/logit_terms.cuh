@@ -128,10 +128,19 @@ __device__ __forceinline__ void add_relative_table(float (&s)[N], const TilePlac
     table[r] = static_cast<const float*>(terms.relative_table.data) + place.head[r] * terms.relative_table.head_stride;
     entry[r] = place.position[r] - place.column + terms.relative_zero;
   }
-  for_each_score(s, [&](float& x, int r, int offset) {
+  const auto value = [&](int r, int offset) {
     const int clamped = min(max(entry[r] - offset, 0), terms.relative_entries - 1);
-    x = fmaf(kLog2e, __ldg(table[r] + clamped * terms.relative_table.column_stride), x);
-  });
+    return kLog2e * __ldg(table[r] + clamped * terms.relative_table.column_stride);
+  };
+  // Far from the diagonal every distance of the tile has the same entry, the first or the last.
+  constexpr int kLastOffset = 2 * N - 7;
+  const auto one_entry = [&](int r) { return entry[r] <= 0 || entry[r] - kLastOffset >= terms.relative_entries - 1; };
+  if (one_entry(0) && one_entry(1)) {
+    const float all[2] = {value(0, 0), value(1, 0)};
+    for_each_score(s, [&](float& x, int r, int) { x += all[r]; });
+  } else {
+    for_each_score(s, [&](float& x, int r, int offset) { x += value(r, offset); });
+  }
 }
 
 // The start of a row of a dense tensor [batch, heads, q_len, kv_len], at the thread's first column.

@@ -28,19 +28,19 @@ __device__ __forceinline__ void multiply_qk(float (&s)[C::kBlockKv / 2], std::ui
   }
 }
 
-// o[64, head_dim] += weights v, where v is [key][column]: a transposed operand, 16 keys are 2048 bytes. `pass` is
-// called early_token instructions before the last.
-template <class C, class Pass>
+// o[64, head_dim] += weights v, where v is [key][column]: a transposed operand, 16 keys are 2048 bytes. keep = 0: what o
+// held is forgotten. `pass` is called early_token instructions before the last.
+template <class C, class Element = typename C::Element, class Pass>
 __device__ __forceinline__ void multiply_pv(float (&o)[C::kHeadDim / 2],
-                                            const std::uint32_t (&weights)[C::kBlockKv / 4], std::uint64_t v,
+                                            const std::uint32_t (&weights)[C::kBlockKv / 4], std::uint64_t v, int keep,
                                             Pass pass) {
-  using Product = ptx::Wgmma<typename C::Element, C::kHeadDim>;
+  using Product = ptx::Wgmma<Element, C::kHeadDim>;
   constexpr int kSteps = C::kBlockKv / 16;
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
     if (step == kSteps - C::kTuning.early_token) pass();
     Product::template rs<1>(o, weights[4 * step], weights[4 * step + 1], weights[4 * step + 2], weights[4 * step + 3],
-                            ptx::advance(v, step * 2 * kRowGroupBytes));
+                            ptx::advance(v, step * 2 * kRowGroupBytes), step == 0 ? keep : 1);
   }
   if (C::kTuning.early_token == 0) pass();
 }

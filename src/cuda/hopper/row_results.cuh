@@ -79,10 +79,9 @@ __device__ __forceinline__ Element* output_row(const ForwardParams& p, int batch
          row * p.out.row_stride;
 }
 
-// Where a row of one part of the keys stands in the decode workspace.
-__device__ __forceinline__ std::int64_t partial_row(const ForwardParams& p, int split, int sequence, int head,
-                                                    int row) {
-  return ((static_cast<std::int64_t>(split) * p.sequences + sequence) * p.heads + head) * p.q_len + row;
+// Where the rows of one query tile stand in one part of the decode workspace.
+__device__ __forceinline__ std::int64_t partial_rows(const ForwardParams& p, int split, int tile, int kv_head) {
+  return ((static_cast<std::int64_t>(split) * p.query_tiles + tile) * (p.heads / p.group) + kv_head) * p.tile_rows;
 }
 
 }  // namespace rootdk::cuda::hopper

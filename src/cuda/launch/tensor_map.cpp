@@ -11,7 +11,8 @@ namespace rootdk::cuda {
 namespace {
 
 constexpr std::int64_t kAlignment = 16;  // of the copy engine: base address and all strides
-constexpr std::int64_t kElementBytes = 2;
+
+std::int64_t element_bytes(const ConstTensorView& view) { return static_cast<std::int64_t>(size_of(view.dtype)); }
 
 using EncodeTiled = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
                                  const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
@@ -38,10 +39,10 @@ std::string tensor_map_refusal(const char* name, const ConstTensorView& view) {
     reason << name << " starts at an address that is not a multiple of " << kAlignment << " bytes";
   }
   for (int dimension = 0; dimension < 3 && reason.str().empty(); ++dimension) {
-    const std::int64_t bytes = view.stride(dimension) * kElementBytes;
+    const std::int64_t bytes = view.stride(dimension) * element_bytes(view);
     if (view.size(dimension) > 1 && (bytes <= 0 || bytes % kAlignment != 0)) {
       reason << "stride " << view.stride(dimension) << " of " << name << " (dimension " << dimension
-             << ") is not a positive multiple of " << kAlignment / kElementBytes << " elements";
+             << ") is not a positive multiple of " << kAlignment / element_bytes(view) << " elements";
     }
   }
   return reason.str();
@@ -54,16 +55,19 @@ CUtensorMap make_tensor_map(const ConstTensorView& view, int rows, int columns) 
   for (int i = 0; i < 3; ++i) {
     const int dimension = 2 - i;
     strides[i] =
-        static_cast<cuuint64_t>(view.size(dimension) > 1 ? view.stride(dimension) * kElementBytes : kAlignment);
+        static_cast<cuuint64_t>(view.size(dimension) > 1 ? view.stride(dimension) * element_bytes(view) : kAlignment);
   }
   const cuuint32_t box[4] = {static_cast<cuuint32_t>(columns), static_cast<cuuint32_t>(rows), 1, 1};
   const cuuint32_t steps[4] = {1, 1, 1, 1};
-  const CUtensorMapDataType type =
-      view.dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+  const bool bytes = view.dtype == DType::i8;
+  const CUtensorMapDataType type = bytes                       ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+                                   : view.dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                                               : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+  const CUtensorMapSwizzle swizzle = bytes ? CU_TENSOR_MAP_SWIZZLE_NONE : CU_TENSOR_MAP_SWIZZLE_128B;
   CUtensorMap map;
   const CUresult status = encode_tiled()(&map, type, 4, const_cast<void*>(view.data), sizes, strides, box, steps,
-                                         CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                                         CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+                                         CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+                                         CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   require(status == CUDA_SUCCESS, "attention: the driver refuses a tensor map of ", describe(view), " with boxes of ",
           rows, " x ", columns, ": CUresult ", static_cast<int>(status));
   return map;

@@ -10,11 +10,12 @@
 
 namespace rootdk::cuda {
 
-// Why the copy engine cannot read the view ([batch, heads, len, dim], 16-bit elements); empty: it can.
+// Why the copy engine cannot read the view ([batch, heads, len, dim] of bf16, f16 or i8); empty: it can.
 std::string tensor_map_refusal(const char* name, const ConstTensorView& view);
 
-// A view [batch, heads, len, dim] as boxes of [rows, columns] under the 128-byte swizzle; coordinates are (column, row,
-// head, batch). What lies outside the tensor arrives as zeros. columns * 2 bytes is at most 128, rows at most 256.
+// A view [batch, heads, len, dim] as boxes of [rows, columns], rows at most 256; coordinates are (column, row, head,
+// batch). What lies outside the tensor arrives as zeros. 16-bit elements arrive under the 128-byte swizzle, which holds
+// at most 64 columns; int8 row by row, at most 256 columns.
 CUtensorMap make_tensor_map(const ConstTensorView& view, int rows, int columns);
 
 }  // namespace rootdk::cuda

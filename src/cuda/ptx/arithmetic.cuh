@@ -37,4 +37,30 @@ __device__ __forceinline__ std::uint32_t pack<__half>(float low, float high) {
   return pair;
 }
 
+// a b + c of two 16-bit pairs.
+template <class Element>
+__device__ __forceinline__ std::uint32_t fma_pair(std::uint32_t a, std::uint32_t b, std::uint32_t c);
+template <>
+__device__ __forceinline__ std::uint32_t fma_pair<__nv_bfloat16>(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
+  std::uint32_t d;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  return d;
+}
+template <>
+__device__ __forceinline__ std::uint32_t fma_pair<__half>(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
+  std::uint32_t d;
+  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  return d;
+}
+
+// Is no element of the pairs infinite or NaN? 0 times such an element is NaN, and NaN stays.
+template <class Element, int N>
+__device__ __forceinline__ bool all_finite(const std::uint32_t (&pairs)[N]) {
+  std::uint32_t probe[2] = {};
+#pragma unroll
+  for (int i = 0; i < N; ++i) probe[i % 2] = fma_pair<Element>(pairs[i], 0, probe[i % 2]);
+  constexpr std::uint32_t kMagnitudes = 0x7fff7fff;
+  return ((probe[0] | probe[1]) & kMagnitudes) == 0;
+}
+
 }  // namespace rootdk::cuda::ptx

@@ -3,7 +3,7 @@
 
   Wgmma<Element, N>::ss<TransposeA, TransposeB>(d, a, b)       d[64 x N] += a (shared) b (shared)
   Wgmma<Element, N>::ss_zero<TransposeA, TransposeB>(d, a, b)  d[64 x N]  = a (shared) b (shared)
-  Wgmma<Element, N>::rs<TransposeB>(d, a0..a3, b)              d[64 x N] += a (registers) b (shared)
+  Wgmma<Element, N>::rs<TransposeB>(d, a0..a3, b, keep)        d[64 x N] += a (registers) b (shared); keep = 0: d is overwritten
 
 16-bit elements, f32 accumulators, 16 columns of a an instruction. ss_zero only writes d ("=f"), so that the old values
 need no registers.
@@ -28,21 +28,23 @@ def product(name, element, width, a_in_registers, accumulate):
         operand = "{" + ", ".join(f"%{count + i}" for i in range(4)) + "}"
         inputs = ", ".join(f'"r"(a{i})' for i in range(4))
         next_operand, transposes = count + 4, ["TransposeB"]
+        b_parameter, keep, keep_input = "std::uint64_t b, int keep = 1", f"%{count + 6}", ', "r"(keep)'
     else:
         template, parameters = "int TransposeA, int TransposeB", "std::uint64_t a"
         operand, inputs = f"%{count}", '"l"(a)'
         next_operand, transposes = count + 1, ["TransposeA", "TransposeB"]
+        b_parameter, keep, keep_input = "std::uint64_t b", str(int(accumulate)), ""
     flags = ", ".join(f"%{next_operand + 1 + i}" for i in range(len(transposes)))
     constants = ", ".join(f'"n"({name})' for name in transposes)
     return f"""  template <{template}>
-  static __device__ __forceinline__ void {name}(float (&d)[{count}], {parameters}, std::uint64_t b) {{
+  static __device__ __forceinline__ void {name}(float (&d)[{count}], {parameters}, {b_parameter}) {{
     asm volatile(
-        "{{\\n .reg .pred accumulate;\\n setp.ne.b32 accumulate, {int(accumulate)}, 0;\\n"
+        "{{\\n .reg .pred accumulate;\\n setp.ne.b32 accumulate, {keep}, 0;\\n"
         "wgmma.mma_async.sync.aligned.m64n{width}k16.f32.{element}.{element} {{"
         "{accumulators}"
         "}}, {operand}, %{next_operand}, accumulate, 1, 1, {flags};\\n}}\\n"
         : {outputs}
-        : {inputs}, "l"(b), {constants});
+        : {inputs}, "l"(b), {constants}{keep_input});
   }}
 """
 

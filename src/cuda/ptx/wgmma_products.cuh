@@ -43,9 +43,9 @@ struct Wgmma<__nv_bfloat16, 64> {
         : "l"(a), "l"(b), "n"(TransposeA), "n"(TransposeB));
   }
   template <int TransposeB>
-  static __device__ __forceinline__ void rs(float (&d)[32], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint64_t b) {
+  static __device__ __forceinline__ void rs(float (&d)[32], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint64_t b, int keep = 1) {
     asm volatile(
-        "{\n .reg .pred accumulate;\n setp.ne.b32 accumulate, 1, 0;\n"
+        "{\n .reg .pred accumulate;\n setp.ne.b32 accumulate, %38, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "
         "%24, %25, %26, %27, %28, %29, %30, %31"
@@ -54,7 +54,7 @@ struct Wgmma<__nv_bfloat16, 64> {
           "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
           "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
           "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "n"(TransposeB));
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "n"(TransposeB), "r"(keep));
   }
 };
 
@@ -91,9 +91,9 @@ struct Wgmma<__nv_bfloat16, 80> {
         : "l"(a), "l"(b), "n"(TransposeA), "n"(TransposeB));
   }
   template <int TransposeB>
-  static __device__ __forceinline__ void rs(float (&d)[40], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint64_t b) {
+  static __device__ __forceinline__ void rs(float (&d)[40], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint64_t b, int keep = 1) {
     asm volatile(
-        "{\n .reg .pred accumulate;\n setp.ne.b32 accumulate, 1, 0;\n"
+        "{\n .reg .pred accumulate;\n setp.ne.b32 accumulate, %46, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n80k16.f32.bf16.bf16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "
         "%24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39"
@@ -103,7 +103,7 @@ struct Wgmma<__nv_bfloat16, 80> {
           "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
           "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
           "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "n"(TransposeB));
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "n"(TransposeB), "r"(keep));
   }
 };
 
@@ -142,9 +142,9 @@ struct Wgmma<__nv_bfloat16, 96> {
         : "l"(a), "l"(b), "n"(TransposeA), "n"(TransposeB));
   }
   template <int TransposeB>
-  static __device__ __forceinline__ void rs(float (&d)[48], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint64_t b) {
+  static __device__ __forceinline__ void rs(float (&d)[48], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint64_t b, int keep = 1) {
     asm volatile(
-        "{\n .reg .pred accumulate;\n setp.ne.b32 accumulate, 1, 0;\n"
+        "{\n .reg .pred accumulate;\n setp.ne.b32 accumulate, %54, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "
         "%24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
@@ -155,7 +155,7 @@ struct Wgmma<__nv_bfloat16, 96> {
           "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
           "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
           "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "n"(TransposeB));
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "n"(TransposeB), "r"(keep));
   }
 };
 
@@ -198,9 +198,9 @@ struct Wgmma<__nv_bfloat16, 112> {
         : "l"(a), "l"(b), "n"(TransposeA), "n"(TransposeB));
   }
   template <int TransposeB>
-  static __device__ __forceinline__ void rs(float (&d)[56], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint64_t b) {
+  static __device__ __forceinline__ void rs(float (&d)[56], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint64_t b, int keep = 1) {
     asm volatile(
-        "{\n .reg .pred accumulate;\n setp.ne.b32 accumulate, 1, 0;\n"
+        "{\n .reg .pred accumulate;\n setp.ne.b32 accumulate, %62, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n112k16.f32.bf16.bf16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "
         "%24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
@@ -213,7 +213,7 @@ struct Wgmma<__nv_bfloat16, 112> {
           "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
           "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
           "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "n"(TransposeB));
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "n"(TransposeB), "r"(keep));
   }
 };
 
@@ -258,9 +258,9 @@ struct Wgmma<__nv_bfloat16, 128> {
         : "l"(a), "l"(b), "n"(TransposeA), "n"(TransposeB));
   }
   template <int TransposeB>
-  static __device__ __forceinline__ void rs(float (&d)[64], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint64_t b) {
+  static __device__ __forceinline__ void rs(float (&d)[64], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint64_t b, int keep = 1) {
     asm volatile(
-        "{\n .reg .pred accumulate;\n setp.ne.b32 accumulate, 1, 0;\n"
+        "{\n .reg .pred accumulate;\n setp.ne.b32 accumulate, %70, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "
         "%24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
@@ -274,7 +274,7 @@ struct Wgmma<__nv_bfloat16, 128> {
           "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
           "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
           "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "n"(TransposeB));
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "n"(TransposeB), "r"(keep));
   }
 };
 
@@ -321,9 +321,9 @@ struct Wgmma<__nv_bfloat16, 144> {
         : "l"(a), "l"(b), "n"(TransposeA), "n"(TransposeB));
   }
   template <int TransposeB>
-  static __device__ __forceinline__ void rs(float (&d)[72], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint64_t b) {
+  static __device__ __forceinline__ void rs(float (&d)[72], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint64_t b, int keep = 1) {
     asm volatile(
-        "{\n .reg .pred accumulate;\n setp.ne.b32 accumulate, 1, 0;\n"
+        "{\n .reg .pred accumulate;\n setp.ne.b32 accumulate, %78, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n144k16.f32.bf16.bf16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "
         "%24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
@@ -338,7 +338,7 @@ struct Wgmma<__nv_bfloat16, 144> {
           "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
           "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]),
           "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "n"(TransposeB));
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "n"(TransposeB), "r"(keep));
   }
 };
 
@@ -389,9 +389,9 @@ struct Wgmma<__nv_bfloat16, 160> {
         : "l"(a), "l"(b), "n"(TransposeA), "n"(TransposeB));
   }
   template <int TransposeB>
-  static __device__ __forceinline__ void rs(float (&d)[80], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint64_t b) {
+  static __device__ __forceinline__ void rs(float (&d)[80], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint64_t b, int keep = 1) {
     asm volatile(
-        "{\n .reg .pred accumulate;\n setp.ne.b32 accumulate, 1, 0;\n"
+        "{\n .reg .pred accumulate;\n setp.ne.b32 accumulate, %86, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n160k16.f32.bf16.bf16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "
         "%24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
@@ -408,7 +408,7 @@ struct Wgmma<__nv_bfloat16, 160> {
           "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]),
           "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71]),
           "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]), "+f"(d[78]), "+f"(d[79])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "n"(TransposeB));
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "n"(TransposeB), "r"(keep));
   }
 };
 
@@ -461,9 +461,9 @@ struct Wgmma<__nv_bfloat16, 176> {
         : "l"(a), "l"(b), "n"(TransposeA), "n"(TransposeB));
   }
   template <int TransposeB>
-  static __device__ __forceinline__ void rs(float (&d)[88], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint64_t b) {
+  static __device__ __forceinline__ void rs(float (&d)[88], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint64_t b, int keep = 1) {
     asm volatile(
-        "{\n .reg .pred accumulate;\n setp.ne.b32 accumulate, 1, 0;\n"
+        "{\n .reg .pred accumulate;\n setp.ne.b32 accumulate, %94, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n176k16.f32.bf16.bf16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "
         "%24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
@@ -481,7 +481,7 @@ struct Wgmma<__nv_bfloat16, 176> {
           "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71]),
           "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]), "+f"(d[78]), "+f"(d[79]),
           "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]), "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), "+f"(d[87])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "n"(TransposeB));
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "n"(TransposeB), "r"(keep));
   }
 };
 
@@ -536,9 +536,9 @@ struct Wgmma<__nv_bfloat16, 192> {
         : "l"(a), "l"(b), "n"(TransposeA), "n"(TransposeB));
   }
   template <int TransposeB>
-  static __device__ __forceinline__ void rs(float (&d)[96], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint64_t b) {
+  static __device__ __forceinline__ void rs(float (&d)[96], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint64_t b, int keep = 1) {
     asm volatile(
-        "{\n .reg .pred accumulate;\n setp.ne.b32 accumulate, 1, 0;\n"
+        "{\n .reg .pred accumulate;\n setp.ne.b32 accumulate, %102, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "
         "%24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
@@ -557,7 +557,7 @@ struct Wgmma<__nv_bfloat16, 192> {
           "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]), "+f"(d[78]), "+f"(d[79]),
           "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]), "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), "+f"(d[87]),
           "+f"(d[88]), "+f"(d[89]), "+f"(d[90]), "+f"(d[91]), "+f"(d[92]), "+f"(d[93]), "+f"(d[94]), "+f"(d[95])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "n"(TransposeB));
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "n"(TransposeB), "r"(keep));
   }
 };
 
@@ -624,9 +624,9 @@ struct Wgmma<__nv_bfloat16, 256> {
         : "l"(a), "l"(b), "n"(TransposeA), "n"(TransposeB));
   }
   template <int TransposeB>
-  static __device__ __forceinline__ void rs(float (&d)[128], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint64_t b) {
+  static __device__ __forceinline__ void rs(float (&d)[128], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint64_t b, int keep = 1) {
     asm volatile(
-        "{\n .reg .pred accumulate;\n setp.ne.b32 accumulate, 1, 0;\n"
+        "{\n .reg .pred accumulate;\n setp.ne.b32 accumulate, %134, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "
         "%24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
@@ -651,7 +651,7 @@ struct Wgmma<__nv_bfloat16, 256> {
           "+f"(d[104]), "+f"(d[105]), "+f"(d[106]), "+f"(d[107]), "+f"(d[108]), "+f"(d[109]), "+f"(d[110]), "+f"(d[111]),
           "+f"(d[112]), "+f"(d[113]), "+f"(d[114]), "+f"(d[115]), "+f"(d[116]), "+f"(d[117]), "+f"(d[118]), "+f"(d[119]),
           "+f"(d[120]), "+f"(d[121]), "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "n"(TransposeB));
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "n"(TransposeB), "r"(keep));
   }
 };
 
@@ -686,9 +686,9 @@ struct Wgmma<__half, 64> {
         : "l"(a), "l"(b), "n"(TransposeA), "n"(TransposeB));
   }
   template <int TransposeB>
-  static __device__ __forceinline__ void rs(float (&d)[32], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint64_t b) {
+  static __device__ __forceinline__ void rs(float (&d)[32], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint64_t b, int keep = 1) {
     asm volatile(
-        "{\n .reg .pred accumulate;\n setp.ne.b32 accumulate, 1, 0;\n"
+        "{\n .reg .pred accumulate;\n setp.ne.b32 accumulate, %38, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "
         "%24, %25, %26, %27, %28, %29, %30, %31"
@@ -697,7 +697,7 @@ struct Wgmma<__half, 64> {
           "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
           "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
           "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "n"(TransposeB));
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "n"(TransposeB), "r"(keep));
   }
 };
 
@@ -734,9 +734,9 @@ struct Wgmma<__half, 80> {
         : "l"(a), "l"(b), "n"(TransposeA), "n"(TransposeB));
   }
   template <int TransposeB>
-  static __device__ __forceinline__ void rs(float (&d)[40], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint64_t b) {
+  static __device__ __forceinline__ void rs(float (&d)[40], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint64_t b, int keep = 1) {
     asm volatile(
-        "{\n .reg .pred accumulate;\n setp.ne.b32 accumulate, 1, 0;\n"
+        "{\n .reg .pred accumulate;\n setp.ne.b32 accumulate, %46, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n80k16.f32.f16.f16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "
         "%24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39"
@@ -746,7 +746,7 @@ struct Wgmma<__half, 80> {
           "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
           "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
           "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "n"(TransposeB));
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "n"(TransposeB), "r"(keep));
   }
 };
 
@@ -785,9 +785,9 @@ struct Wgmma<__half, 96> {
         : "l"(a), "l"(b), "n"(TransposeA), "n"(TransposeB));
   }
   template <int TransposeB>
-  static __device__ __forceinline__ void rs(float (&d)[48], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint64_t b) {
+  static __device__ __forceinline__ void rs(float (&d)[48], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint64_t b, int keep = 1) {
     asm volatile(
-        "{\n .reg .pred accumulate;\n setp.ne.b32 accumulate, 1, 0;\n"
+        "{\n .reg .pred accumulate;\n setp.ne.b32 accumulate, %54, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n96k16.f32.f16.f16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "
         "%24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
@@ -798,7 +798,7 @@ struct Wgmma<__half, 96> {
           "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
           "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
           "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "n"(TransposeB));
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "n"(TransposeB), "r"(keep));
   }
 };
 
@@ -841,9 +841,9 @@ struct Wgmma<__half, 112> {
         : "l"(a), "l"(b), "n"(TransposeA), "n"(TransposeB));
   }
   template <int TransposeB>
-  static __device__ __forceinline__ void rs(float (&d)[56], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint64_t b) {
+  static __device__ __forceinline__ void rs(float (&d)[56], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint64_t b, int keep = 1) {
     asm volatile(
-        "{\n .reg .pred accumulate;\n setp.ne.b32 accumulate, 1, 0;\n"
+        "{\n .reg .pred accumulate;\n setp.ne.b32 accumulate, %62, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n112k16.f32.f16.f16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "
         "%24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
@@ -856,7 +856,7 @@ struct Wgmma<__half, 112> {
           "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
           "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
           "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "n"(TransposeB));
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "n"(TransposeB), "r"(keep));
   }
 };
 
@@ -901,9 +901,9 @@ struct Wgmma<__half, 128> {
         : "l"(a), "l"(b), "n"(TransposeA), "n"(TransposeB));
   }
   template <int TransposeB>
-  static __device__ __forceinline__ void rs(float (&d)[64], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint64_t b) {
+  static __device__ __forceinline__ void rs(float (&d)[64], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint64_t b, int keep = 1) {
     asm volatile(
-        "{\n .reg .pred accumulate;\n setp.ne.b32 accumulate, 1, 0;\n"
+        "{\n .reg .pred accumulate;\n setp.ne.b32 accumulate, %70, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "
         "%24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
@@ -917,7 +917,7 @@ struct Wgmma<__half, 128> {
           "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
           "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
           "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "n"(TransposeB));
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "n"(TransposeB), "r"(keep));
   }
 };
 
@@ -964,9 +964,9 @@ struct Wgmma<__half, 144> {
         : "l"(a), "l"(b), "n"(TransposeA), "n"(TransposeB));
   }
   template <int TransposeB>
-  static __device__ __forceinline__ void rs(float (&d)[72], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint64_t b) {
+  static __device__ __forceinline__ void rs(float (&d)[72], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint64_t b, int keep = 1) {
     asm volatile(
-        "{\n .reg .pred accumulate;\n setp.ne.b32 accumulate, 1, 0;\n"
+        "{\n .reg .pred accumulate;\n setp.ne.b32 accumulate, %78, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n144k16.f32.f16.f16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "
         "%24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
@@ -981,7 +981,7 @@ struct Wgmma<__half, 144> {
           "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
           "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]),
           "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "n"(TransposeB));
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "n"(TransposeB), "r"(keep));
   }
 };
 
@@ -1032,9 +1032,9 @@ struct Wgmma<__half, 160> {
         : "l"(a), "l"(b), "n"(TransposeA), "n"(TransposeB));
   }
   template <int TransposeB>
-  static __device__ __forceinline__ void rs(float (&d)[80], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint64_t b) {
+  static __device__ __forceinline__ void rs(float (&d)[80], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint64_t b, int keep = 1) {
     asm volatile(
-        "{\n .reg .pred accumulate;\n setp.ne.b32 accumulate, 1, 0;\n"
+        "{\n .reg .pred accumulate;\n setp.ne.b32 accumulate, %86, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n160k16.f32.f16.f16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "
         "%24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
@@ -1051,7 +1051,7 @@ struct Wgmma<__half, 160> {
           "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]),
           "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71]),
           "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]), "+f"(d[78]), "+f"(d[79])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "n"(TransposeB));
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "n"(TransposeB), "r"(keep));
   }
 };
 
@@ -1104,9 +1104,9 @@ struct Wgmma<__half, 176> {
         : "l"(a), "l"(b), "n"(TransposeA), "n"(TransposeB));
   }
   template <int TransposeB>
-  static __device__ __forceinline__ void rs(float (&d)[88], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint64_t b) {
+  static __device__ __forceinline__ void rs(float (&d)[88], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint64_t b, int keep = 1) {
     asm volatile(
-        "{\n .reg .pred accumulate;\n setp.ne.b32 accumulate, 1, 0;\n"
+        "{\n .reg .pred accumulate;\n setp.ne.b32 accumulate, %94, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n176k16.f32.f16.f16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "
         "%24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
@@ -1124,7 +1124,7 @@ struct Wgmma<__half, 176> {
           "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71]),
           "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]), "+f"(d[78]), "+f"(d[79]),
           "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]), "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), "+f"(d[87])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "n"(TransposeB));
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "n"(TransposeB), "r"(keep));
   }
 };
 
@@ -1179,9 +1179,9 @@ struct Wgmma<__half, 192> {
         : "l"(a), "l"(b), "n"(TransposeA), "n"(TransposeB));
   }
   template <int TransposeB>
-  static __device__ __forceinline__ void rs(float (&d)[96], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint64_t b) {
+  static __device__ __forceinline__ void rs(float (&d)[96], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint64_t b, int keep = 1) {
     asm volatile(
-        "{\n .reg .pred accumulate;\n setp.ne.b32 accumulate, 1, 0;\n"
+        "{\n .reg .pred accumulate;\n setp.ne.b32 accumulate, %102, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n192k16.f32.f16.f16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "
         "%24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
@@ -1200,7 +1200,7 @@ struct Wgmma<__half, 192> {
           "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]), "+f"(d[78]), "+f"(d[79]),
           "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]), "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), "+f"(d[87]),
           "+f"(d[88]), "+f"(d[89]), "+f"(d[90]), "+f"(d[91]), "+f"(d[92]), "+f"(d[93]), "+f"(d[94]), "+f"(d[95])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "n"(TransposeB));
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "n"(TransposeB), "r"(keep));
   }
 };
 
@@ -1267,9 +1267,9 @@ struct Wgmma<__half, 256> {
         : "l"(a), "l"(b), "n"(TransposeA), "n"(TransposeB));
   }
   template <int TransposeB>
-  static __device__ __forceinline__ void rs(float (&d)[128], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint64_t b) {
+  static __device__ __forceinline__ void rs(float (&d)[128], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint64_t b, int keep = 1) {
     asm volatile(
-        "{\n .reg .pred accumulate;\n setp.ne.b32 accumulate, 1, 0;\n"
+        "{\n .reg .pred accumulate;\n setp.ne.b32 accumulate, %134, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "
         "%24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
@@ -1294,7 +1294,7 @@ struct Wgmma<__half, 256> {
           "+f"(d[104]), "+f"(d[105]), "+f"(d[106]), "+f"(d[107]), "+f"(d[108]), "+f"(d[109]), "+f"(d[110]), "+f"(d[111]),
           "+f"(d[112]), "+f"(d[113]), "+f"(d[114]), "+f"(d[115]), "+f"(d[116]), "+f"(d[117]), "+f"(d[118]), "+f"(d[119]),
           "+f"(d[120]), "+f"(d[121]), "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "n"(TransposeB));
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "n"(TransposeB), "r"(keep));
   }
 };
 

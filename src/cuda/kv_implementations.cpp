@@ -1,0 +1,19 @@
+// What the dispatcher asks for a KV cache on a device.
+#include <array>
+
+#include "core/kv_call.h"
+#include "cuda/hopper/hopper.h"
+#include "cuda/kv/append.h"
+
+namespace rootdk::cuda {
+
+std::span<const AppendImplementation> append_implementations() {
+  static const std::array all = {kv::append()};
+  return all;
+}
+std::span<const AttendImplementation> attend_implementations() {
+  static const std::array all = {hopper::attend()};
+  return all;
+}
+
+}  // namespace rootdk::cuda

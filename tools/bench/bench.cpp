@@ -15,7 +15,6 @@ namespace {
 struct BenchOptions {
   BenchCase bench;
   std::string dtype, device = "cpu";
-  std::int64_t page = 0;  // decode on the CPU
   bool json = false, no_naive = false;
 };
 
@@ -76,7 +75,7 @@ void run_decode(const BenchOptions& options) {
                         .kv_len = b.kv_len,
                         .head_dim = b.head_dim,
                         .value_dim = b.value_dim,
-                        .page = options.page,
+                        .page = b.page,
                         .tokens = b.len,
                         .threads = b.threads,
                         .repeat = b.repeat,
@@ -94,7 +93,7 @@ void run_decode(const BenchOptions& options) {
 void run_bench(const BenchOptions& options) {
   if (options.bench.decode && options.device != "cuda") return run_decode(options);
   BenchCase bench = options.bench;
-  bench.dtype = parse_dtype(options.dtype).value_or(DType::f32);
+  bench.dtype = options.dtype == "i8" ? DType::i8 : parse_dtype(options.dtype).value_or(DType::f32);
   bench.cuda = options.device == "cuda";
   bench.naive = !options.no_naive;
   bench = bench.resolved();
@@ -117,7 +116,7 @@ void add_attention_bench(CLI::App& bench, const char* name, const char* help, co
   if (defaults.decode) {
     verb->add_option("--dtype", options->dtype, "Element type of the cache (default f32)")
         ->check(CLI::IsMember({"f32", "bf16", "f16", "i8"}));
-    verb->add_option("--page", options->page, "Tokens of a page of the cache, 16 to 256 (default 0: contiguous; CPU)")
+    verb->add_option("--page", c.page, "Tokens of a page of the cache, 16 to 256 (default 0: contiguous)")
         ->check(CLI::Range(std::int64_t{0}, std::int64_t{256}))
         ->type_name("N");
   } else {
@@ -155,6 +154,7 @@ nlohmann::ordered_json to_json(const BenchCase& c, const BenchResult& r) {
                                  {"kv_len", c.kv_len},
                                  {"head_dim", c.head_dim},
                                  {"value_dim", c.value_dim},
+                                 {"page", c.page},
                                  {"causal", c.causal},
                                  {"stats", c.stats},
                                  {"threads", c.threads},

@@ -21,6 +21,7 @@ struct BenchCase {
   DType dtype = DType::f32;
   std::int64_t batch = 1, heads = 8, kv_heads = 0, len = 2048, kv_len = 0;  // 0: as heads, as len
   std::int64_t head_dim = 128, value_dim = 0;                               // 0: as head_dim
+  std::int64_t page = 0;                                                    // decode: tokens of a page; 0: contiguous
   bool causal = false, stats = false;
   int threads = 1, repeat = 10;
   bool naive = true;

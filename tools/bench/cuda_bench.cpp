@@ -129,6 +129,74 @@ class DeviceProblem {
   Execution execution_;
 };
 
+// A cache on the device, full of sequences, and a token of each.
+class CacheProblem {
+ public:
+  explicit CacheProblem(const BenchCase& c)
+      : bench_(c), memory_(make_memory(DeviceKind::cuda)), cache_(placed_config(c, *memory_)) {
+    const DType dtype = c.dtype == DType::i8 ? DType::bf16 : c.dtype;
+    q_ = normal_values(*memory_, dtype, {1, c.heads, c.batch * c.len, c.head_dim}, 1);
+    out_ = memory_->allocate(dtype, std::vector{std::int64_t{1}, c.heads, c.batch * c.len, c.value_dim});
+    fill(normal_values(*memory_, dtype, {1, c.kv_heads, c.kv_len, c.head_dim}, 2),
+         normal_values(*memory_, dtype, {1, c.kv_heads, c.kv_len, c.value_dim}, 3));
+    execution_.target = c.target;
+    execution_.workspace_bytes = attend_workspace(cache_, q_, out_, steps_, {}, {}, execution_);
+    execution_.workspace = memory_->scratch(execution_.workspace_bytes);
+  }
+
+  void run() { attend(cache_, q_, out_, steps_, {}, {}, execution_); }
+  std::size_t workspace_bytes() const { return execution_.workspace_bytes; }
+
+  std::string implementation() const {
+    const Explanation answer = explain_attend(cache_, q_, out_, steps_, {}, {}, execution_);
+    require(!answer.chosen.empty(), "bench: ", answer.error);
+    return answer.chosen;
+  }
+
+ private:
+  static KvCacheConfig placed_config(const BenchCase& c, Memory& memory) {
+    KvCacheConfig config{.dtype = c.dtype, .kv_heads = c.kv_heads, .head_dim = c.head_dim, .value_dim = c.value_dim};
+    std::int64_t pages = c.batch, page_size = c.kv_len;
+    if (c.page == 0) {
+      config.layout = KvLayout::contiguous;
+      config.max_sequences = pages;
+      config.max_len = page_size;
+    } else {
+      config.pages = pages = c.batch * ((c.kv_len + c.page - 1) / c.page);
+      config.page_size = page_size = c.page;
+    }
+    const auto allocate = [&](DType dtype, std::vector<std::int64_t> shape) { return memory.allocate(dtype, shape); };
+    config.storage.k = allocate(c.dtype, {1, pages, c.kv_heads, page_size, c.head_dim});
+    config.storage.v = allocate(c.dtype, {1, pages, c.kv_heads, page_size, c.value_dim});
+    if (c.dtype == DType::i8) {
+      config.storage.k_scales = allocate(DType::f32, {1, pages, c.kv_heads, page_size});
+      config.storage.v_scales = allocate(DType::f32, {1, pages, c.kv_heads, page_size});
+    }
+    config.device = config.storage.k.device;
+    return config;
+  }
+
+  // Sequences take their pages in turn, so that those of one lie apart.
+  void fill(const ConstTensorView& k, const ConstTensorView& v) {
+    for (std::int64_t b = 0; b < bench_.batch; ++b) steps_.push_back({.sequence = cache_.open(), .tokens = bench_.len});
+    const std::int64_t piece = bench_.page ? bench_.page : bench_.kv_len;
+    for (std::int64_t first = 0; first < bench_.kv_len; first += piece) {
+      const std::int64_t last = std::min(first + piece, bench_.kv_len);
+      for (const KvStep& step : steps_) {
+        const KvStep part{.sequence = step.sequence, .tokens = last - first};
+        append(cache_, k.slice(2, first, last), v.slice(2, first, last), {&part, 1});
+      }
+    }
+  }
+
+  BenchCase bench_;
+  std::unique_ptr<Memory> memory_;
+  KvCache cache_;
+  TensorView q_, out_;
+  std::vector<KvStep> steps_;
+  Execution execution_;
+};
+
 // The device's rates of products and of copies (bytes read and written).
 class DevicePeaks {
  public:
@@ -165,11 +233,9 @@ class DevicePeaks {
   double flops_ = 0, bytes_ = 0;
 };
 
-}  // namespace
-
-BenchResult run_cuda_bench(const BenchCase& given) {
-  const BenchCase bench = given.resolved();
-  DeviceProblem problem(bench);
+template <class Problem>
+BenchResult measure(const BenchCase& bench) {
+  Problem problem(bench);
   DevicePeaks peaks(bench.decode);
   DeviceTimer timer;
   BenchResult result;
@@ -193,6 +259,16 @@ BenchResult run_cuda_bench(const BenchCase& given) {
     result.peak_bytes_per_second = peaks.bytes_per_second();
   }
   return result;
+}
+
+}  // namespace
+
+BenchResult run_cuda_bench(const BenchCase& given) {
+  const BenchCase bench = given.resolved();
+  const bool cache = bench.page > 0 || bench.dtype == DType::i8;
+  require(!cache || bench.decode, "bench: a cache of ", name_of(bench.dtype), " with pages of ", bench.page,
+          " tokens belongs to decode");
+  return cache ? measure<CacheProblem>(bench) : measure<DeviceProblem>(bench);
 }
 
 }  // namespace rootdk::tools

@@ -56,7 +56,7 @@ TEST_F(HopperKvCache, RandomSchedules) {
 // The same long sequence in a cache on the host and in one on the device.
 class Twins {
  public:
-  static constexpr std::int64_t kHeads = 4, kKvHeads = 2, kDim = 128, kLen = 1300;  // three chunks of keys
+  static constexpr std::int64_t kHeads = 4, kKvHeads = 2, kDim = 128, kLen = 1100;  // three chunks of keys
 
   Twins(DType q_dtype, DType cache_dtype, std::int64_t page_size)
       : q_dtype_(q_dtype),
@@ -146,7 +146,7 @@ TEST_F(HopperKvCache, LongSequencesInPagesOfEverySize) {
         Twins twins(q_dtype, cache_dtype, page_size);
         const AttendParams windowed{.window_left = 700, .window_keeps_first = 4};
         for (const AttendParams& params : {AttendParams{}, windowed}) {
-          for (const std::int64_t tokens : {1, 34}) {
+          for (const std::int64_t tokens : {1, 5}) {
             const std::int64_t first = Twins::kLen - tokens;
             const KvStep host{.sequence = twins.host_one(), .tokens = tokens};
             const KvStep device{.sequence = twins.device_one(), .tokens = tokens};

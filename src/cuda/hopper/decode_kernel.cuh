@@ -32,6 +32,7 @@ class DecodeConsumer {
   __device__ __forceinline__ DecodeConsumer(StorageOf<C>& storage, const ForwardParams& params, const DecodePart& part)
       : storage_(storage), shared_(tiles_of(storage)), p_(params), part_(part), lane_(threadIdx.x & 31) {
     rows_ = part.tokens * p_.group;
+    idle_ = static_cast<int>(threadIdx.x) / 32 * 16 >= rows_;
     column_ = 2 * (lane_ & 3);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -101,15 +102,12 @@ class DecodeConsumer {
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>();
     ptx::pin(s_);
-    if constexpr (C::kInt8) scale_columns(storage_.k_scales[ring_.stage]);
+    if (C::kInt8 && !idle_) scale_columns(k_scales());
     release(shared_.k_empty[ring_.stage]);
-    softmax(j);
+    if (!idle_) softmax(j);
     ptx::mbarrier_wait(v_full, ring_.parity);
-    if constexpr (C::kInt8) {
-      scale_columns(storage_.v_scales[ring_.stage]);
-    } else {
-      clear_past_end(j);
-    }
+    if constexpr (!C::kInt8) clear_past_end(j);
+    if (C::kInt8 && !idle_) scale_columns(v_scales());
     to_operand<typename C::ValueElement>(s_, weights_);
     ptx::pin(o_);
     ptx::pin(weights_);
@@ -130,9 +128,18 @@ class DecodeConsumer {
     if (lane_ == 0) ptx::mbarrier_arrive(ptx::shared_address(&empty));
   }
 
+  // Of the tile at work; int8 alone.
+  __device__ __forceinline__ std::uint32_t k_scales() const {
+    if constexpr (C::kInt8) return ptx::shared_address(storage_.k_scales[ring_.stage]);
+    return 0;
+  }
+  __device__ __forceinline__ std::uint32_t v_scales() const {
+    if constexpr (C::kInt8) return ptx::shared_address(storage_.v_scales[ring_.stage]);
+    return 0;
+  }
   // Multiplies every score, or weight, with the scale of its key.
-  __device__ __forceinline__ void scale_columns(const float (&scales)[kBlockKv]) {
-    const std::uint32_t from = ptx::shared_address(scales) + column_ * sizeof(float);
+  __device__ __forceinline__ void scale_columns(std::uint32_t scales) {
+    const std::uint32_t from = scales + column_ * sizeof(float);
 #pragma unroll
     for (int i = 0; i < kBlockKv / 8; ++i) {
       const float2 scale = ptx::load_shared_float2(from + 8 * i * sizeof(float));
@@ -243,6 +250,7 @@ class DecodeConsumer {
   const DecodePart& part_;
   const int lane_;
   int rows_;
+  bool idle_;  // no row of this warp exists: it takes part in the products, on numbers that nobody reads
   int row_[2], query_[2], head_[2];
   int column_;
   Ring<C::kStages> ring_;

@@ -73,8 +73,8 @@ bool is_ranged(const ForwardCall& call) {
   return p.causal || p.window_left >= 0 || p.window_right >= 0 || p.kv_lengths.defined() || call.shape.packed;
 }
 
-// Long rows pay for the wider tile, short ones for the second query stage of the others.
-constexpr std::int64_t kLongRow = 6144;
+// Long rows pay for the wider tile, short ones for a second query stage.
+constexpr std::int64_t kLongRow = 6144, kShortRow = 1024;
 
 // What takes the place of a ranged variant where every row sees every key.
 Variant full_variant(Variant ranged, std::int64_t kv_len) {
@@ -90,6 +90,8 @@ Variant choose_variant(const ForwardCall& call, int head_dim) {
     const Variant full = full_variant(variant, call.shape.kv_len);
     if (is_built(head_dim, full)) return full;
   }
+  const bool brief = variant == Variant::ranged && call.shape.kv_len <= kShortRow;
+  if (brief && is_built(head_dim, Variant::brief)) return Variant::brief;
   return is_built(head_dim, variant) ? variant : Variant::rich;
 }
 

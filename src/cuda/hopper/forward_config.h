@@ -14,6 +14,7 @@ enum class Variant : std::int32_t {
   full_wide,     // the same with more keys a tile, for long rows
   full_sampled,  // full, with entropy and sum_p2 of the sampled query tiles
   ranged,        // each row sees a range of keys: causal, window, key lengths, packed sequences
+  brief,         // the same with a tile for short rows
   sampled,       // ranged, with entropy and sum_p2 of the sampled query tiles
   softcap,       // ranged, with a softcap
   alibi,         // ranged, with ALiBi and no key to the right of its query
@@ -43,23 +44,29 @@ struct TileShape {
 constexpr TileShape tile_shape(int head_dim, Variant variant) {
   const bool rich = variant == Variant::rich;
   constexpr Tuning kWide{.rescale_under_qk = true, .order_after_max = true, .early_token = 0};
+  constexpr Tuning kSampled{.rescale_under_qk = true, .order_after_max = true};
   constexpr Tuning kOrdered{.order_after_max = true, .max_chains = 4, .early_token = 0};
   switch (head_dim) {
     case 64: return rich ? TileShape{128, 2, 2, {}} : TileShape{128, 3, 2, kOrdered};
-    case 96: return rich ? TileShape{128, 2, 2, {}} : TileShape{112, 3, 1, kOrdered};
+    case 96:
+      if (variant == Variant::brief) return {128, 2, 2, kOrdered};
+      return rich ? TileShape{128, 2, 2, {}} : TileShape{112, 3, 1, kOrdered};
     case 128:
       if (variant == Variant::full_wide) return {176, 2, 1, kWide};
-      return {128, 2, 2, rich ? Tuning{} : kOrdered};
-    case 192: return rich ? TileShape{96, 2, 1, {}} : TileShape{112, 2, 1, {}};
+      if (variant == Variant::full_sampled) return {128, 2, 2, kSampled};
+      return rich ? TileShape{128, 2, 2, {}} : TileShape{128, 2, 2, kOrdered};
+    case 192:
+      if (variant == Variant::brief) return {80, 2, 2, kOrdered};
+      return rich ? TileShape{96, 2, 1, {}} : TileShape{112, 2, 1, kOrdered};
     case 256: return rich ? TileShape{64, 2, 1, {}} : TileShape{80, 2, 1, {}};
     default: return {};
   }
 }
 
-template <class Element_, int HeadDim, Variant Which, TileShape Shape = tile_shape(HeadDim, Which)>
+template <class Element_, int HeadDim, Variant Which>
 struct ForwardConfig {
   using Element = Element_;
-  static constexpr TileShape kShape = Shape;
+  static constexpr TileShape kShape = tile_shape(HeadDim, Which);
   static constexpr Tuning kTuning = kShape.tuning;
   static constexpr Variant kVariant = Which;
   static constexpr bool kRich = Which == Variant::rich;

@@ -13,12 +13,13 @@ namespace rootdk::cuda::hopper {
 
 inline constexpr std::array<int, 5> kHeadDims = {64, 96, 128, 192, 256};
 
-// Which variants are built: the others fall back, those of full rows to ranged ones and the rest to rich.
+// Which variants are built: the others fall back, those of full and of short rows to ranged ones and the rest to rich.
 constexpr bool is_built(int head_dim, Variant variant) {
   switch (variant) {
     case Variant::full:
     case Variant::full_wide:
     case Variant::full_sampled: return head_dim == 128;
+    case Variant::brief: return head_dim == 96 || head_dim == 192;
     case Variant::sampled:
     case Variant::softcap:
     case Variant::alibi: return head_dim == 64 || head_dim == 128;

@@ -9,11 +9,11 @@
 #include "cuda/hopper/forward_launch.h"
 #include "cuda/hopper/hopper.h"
 #include "cuda/hopper/paged_plan.h"
+#include "cuda/hopper/upload.h"
 #include "cuda/kv/rotate_queries.h"
 #include "cuda/launch/device.h"
 #include "cuda/launch/kernel.h"
 #include "cuda/launch/tensor_map.h"
-#include "cuda/launch/upload.h"
 #include "cuda/launch/workspace.h"
 
 namespace rootdk::cuda::hopper {

@@ -2,7 +2,6 @@ set(portable_kernels
   common/make_rule.cu
   kv/append.cu
   kv/rotate_queries.cu
-  launch/upload.cu
   portable/backward.cu
   portable/backward_bf16.cu
   portable/backward_f16.cu

@@ -102,12 +102,12 @@ class DecodeConsumer {
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>();
     ptx::pin(s_);
-    if (C::kInt8 && !idle_) scale_columns(k_scales());
+    if (C::kInt8 && !idle_) scale_columns<Scaled::scores>(k_scales());
     release(shared_.k_empty[ring_.stage]);
     if (!idle_) softmax(j);
     ptx::mbarrier_wait(v_full, ring_.parity);
-    if constexpr (!C::kInt8) clear_past_end(j);
-    if (C::kInt8 && !idle_) scale_columns(v_scales());
+    if constexpr (!C::kInt8) clear_unseen(j);
+    if (C::kInt8 && !idle_) scale_columns<Scaled::weights>(v_scales());
     to_operand<typename C::ValueElement>(s_, weights_);
     ptx::pin(o_);
     ptx::pin(weights_);
@@ -137,16 +137,20 @@ class DecodeConsumer {
     if constexpr (C::kInt8) return ptx::shared_address(storage_.v_scales[ring_.stage]);
     return 0;
   }
-  // Multiplies every score, or weight, with the scale of its key.
+  // Multiplies every score, or weight, with the scale of its key, which is NaN where the key or value was not finite. A
+  // score shows that; a weight of 0 stays 0, since its row does not see the key.
+  enum class Scaled { scores, weights };
+  template <Scaled What>
   __device__ __forceinline__ void scale_columns(std::uint32_t scales) {
+    const auto scaled = [](float x, float scale) { return What == Scaled::weights && x == 0.f ? 0.f : x * scale; };
     const std::uint32_t from = scales + column_ * sizeof(float);
 #pragma unroll
     for (int i = 0; i < kBlockKv / 8; ++i) {
       const float2 scale = ptx::load_shared_float2(from + 8 * i * sizeof(float));
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        s_[4 * i + 2 * r] *= scale.x;
-        s_[4 * i + 2 * r + 1] *= scale.y;
+        s_[4 * i + 2 * r] = scaled(s_[4 * i + 2 * r], scale.x);
+        s_[4 * i + 2 * r + 1] = scaled(s_[4 * i + 2 * r + 1], scale.y);
       }
     }
   }
@@ -182,15 +186,16 @@ class DecodeConsumer {
     });
   }
 
-  // Values past the end of a sequence may be anything, and 0 times NaN is NaN.
-  __device__ __forceinline__ void clear_past_end(int j) {
-    const int kept = part_.keys - j * kBlockKv;
-    if ((!C::kPaged && !p_.kv_lengths.data) || kept >= kBlockKv) return;
+  // Values that no row sees may be anything, and 0 times NaN is NaN.
+  __device__ __forceinline__ void clear_unseen(int j) {
+    if (all_see(part_, p_, j * kBlockKv, (j + 1) * kBlockKv)) return;
     const std::uint32_t buffer = ptx::shared_address(shared_.v[ring_.stage]);
 #pragma unroll 1
-    for (int panel = 0; panel < C::kPanels; ++panel) {
+    for (int chunk = threadIdx.x; chunk < 8 * kBlockKv; chunk += C::kConsumerThreads) {
+      const int key = j * kBlockKv + chunk / 8;
+      if (any_sees(part_, p_, key, key + 1)) continue;
 #pragma unroll 1
-      for (int chunk = 8 * kept + threadIdx.x; chunk < 8 * kBlockKv; chunk += C::kConsumerThreads) {
+      for (int panel = 0; panel < C::kPanels; ++panel) {
         ptx::store_shared(buffer + panel * C::kKvPanelBytes + 16 * chunk, make_int4(0, 0, 0, 0));
       }
     }

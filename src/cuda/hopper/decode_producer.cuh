@@ -174,7 +174,7 @@ class Converter {
     ring_.advance();
   }
 
-  // Past the end of the sequence memory may hold anything: its scale is 0.
+  // Past the end of the sequence memory may hold anything, and there is no page: the scale is 0.
   __device__ __forceinline__ void read_scales(int j, float (&scales)[kScalesAThread]) const {
 #pragma unroll
     for (int i = 0; i < kScalesAThread; ++i) {
@@ -208,13 +208,14 @@ class Converter {
       uint2 bytes[kTogether];
 #pragma unroll
       for (int i = 0; i < kTogether; ++i) {
-        const int from = min(key + i * kRows, C::kBlockKv - 1);
-        bytes[i] = *reinterpret_cast<const uint2*>(raw + from * C::kHeadDim + 8 * column);
+        const int row = min(key + i * kRows, C::kBlockKv - 1);
+        bytes[i] = *reinterpret_cast<const uint2*>(raw + row * C::kHeadDim + 8 * column);
       }
 #pragma unroll
       for (int i = 0; i < kTogether; ++i) {
-        const int row = min(key + i * kRows, C::kBlockKv - 1);  // past the end: the last again, with the same numbers
+        const int row = key + i * kRows;
         const uint2 low = from_int8<To>(bytes[i].x), high = from_int8<To>(bytes[i].y);
+        if (row >= C::kBlockKv) continue;
         *reinterpret_cast<uint4*>(to + row * 128 + ((column % 8) ^ (row & 7)) * 16) =
             make_uint4(low.x, low.y, high.x, high.y);
       }

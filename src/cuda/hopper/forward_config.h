@@ -54,7 +54,8 @@ constexpr TileShape tile_shape(int head_dim, Variant variant) {
     case 128:
       if (variant == Variant::full_wide) return {176, 2, 1, kWide};
       if (variant == Variant::full_sampled) return {128, 2, 2, kSampled};
-      return rich ? TileShape{128, 2, 2, {}} : TileShape{128, 2, 2, kOrdered};
+      if (rich || variant == Variant::softcap || variant == Variant::alibi) return {128, 2, 2, {}};
+      return {128, 2, 2, kOrdered};
     case 192:
       if (variant == Variant::brief) return {80, 2, 2, kOrdered};
       return rich ? TileShape{96, 2, 1, {}} : TileShape{112, 2, 1, kOrdered};

@@ -171,6 +171,7 @@ kv_trim = _status_function("kv_trim", _pointer, _int64, _int64)
 kv_evict = _status_function("kv_evict", _pointer, _int64, _int64, _int64)
 kv_append = _status_function("kv_append", *[_pointer] * 4, _size, _int64, _pointer, _pointer)
 kv_attend = _status_function("kv_attend", *[_pointer] * 4, _size, *[_pointer] * 3)
+kv_attend_workspace = _status_function("kv_attend_workspace", *[_pointer] * 4, _size, *[_pointer] * 3)
 
 _ERRORS: Dict[int, type] = {1: ValueError, 2: MemoryError, 3: RuntimeError}
 

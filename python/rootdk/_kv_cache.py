@@ -333,7 +333,8 @@ def _attend(
                 )
         arguments = (arena.base, out_at, ctypes.addressof(c_steps), len(c_steps), params_at, stats_at)
         with cache._lock:
-            run_c(arena, kind, q, _abi.kv_attend, None, (cache._handle, *arguments), target, threads)
+            held = (cache._handle, *arguments)
+            run_c(arena, kind, q, _abi.kv_attend, _abi.kv_attend_workspace, held, target, threads)
     finally:
         give_arena(arena)
     return AttentionResult(out, arrays) if stats else out

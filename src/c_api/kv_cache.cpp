@@ -165,14 +165,14 @@ rootdk_status rootdk_kv_append(rootdk_kv_cache* cache, const rootdk_tensor* k, c
   });
 }
 
-rootdk_status rootdk_kv_attend_workspace(const rootdk_kv_cache* cache, const rootdk_tensor* q,
-                                         const rootdk_tensor* out, const rootdk_kv_step* steps, size_t step_count,
+rootdk_status rootdk_kv_attend_workspace(const rootdk_kv_cache* cache, const rootdk_tensor* q, const rootdk_tensor* out,
+                                         const rootdk_kv_step* steps, size_t step_count,
                                          const rootdk_attend_params* params, const rootdk_attend_stats* stats,
                                          size_t* bytes) {
   return guarded([&] {
-    result(bytes, "bytes") = rootdk::attend_workspace(cache_of(cache), view(q), view(out),
-                                                      convert_steps(steps, step_count), convert_params(params),
-                                                      convert_stats(stats));
+    result(bytes, "bytes") =
+        rootdk::attend_workspace(cache_of(cache), view(q), view(out), convert_steps(steps, step_count),
+                                 convert_params(params), convert_stats(stats));
   });
 }
 

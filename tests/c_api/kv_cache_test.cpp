@@ -125,6 +125,10 @@ void expect_same_attention(const Pair& pair, int64_t id, SequenceId sequence) {
   asked.entropy = &cstats[3];
   asked.sum_p2 = &cstats[4];
   const rootdk_kv_step step = {id, kNew, -1};
+  size_t scratch = 1;
+  ASSERT_EQ(ROOTDK_OK, rootdk_kv_attend_workspace(pair.c, &cq, &cout, &step, 1, &params, &asked, &scratch))
+      << rootdk_last_error();
+  EXPECT_EQ(scratch, 0u);  // the CPU takes its own
   ASSERT_EQ(ROOTDK_OK, rootdk_kv_attend(pair.c, &cq, &cout, &step, 1, &params, &asked, nullptr)) << rootdk_last_error();
   attend(pair.cpp, q, expected, {{{.sequence = sequence, .tokens = kNew}}},
          {.layer = 1,

@@ -296,7 +296,8 @@ class World {
   void run_attend(const Tensor& q, Tensor& out, Tensor (&stats)[5], std::span<const KvStep> steps,
                   AttendParams params) {
     Placement call(config_.memory);
-    for (ConstTensorView* view : {&params.relative_table, &params.alibi_slopes, &params.sinks}) *view = call.input(*view);
+    for (ConstTensorView* view : {&params.relative_table, &params.alibi_slopes, &params.sinks})
+      *view = call.input(*view);
     const ConstTensorView placed_q = call.input(q);
     const TensorView placed_out = call.output(out);
     const AttendStats rows{.lse = call.output(stats[0]),

@@ -16,9 +16,9 @@ namespace rootdk::test {
 struct WorldConfig {
   std::uint64_t seed = 0;
   KvCacheConfig cache = {};
-  std::int64_t group = 1;      // query heads that share a key head
-  DType q_dtype = DType::f32;  // of q, k, v and out
-  std::string target = {};     // of attend
+  std::int64_t group = 1;          // query heads that share a key head
+  DType q_dtype = DType::f32;      // of q, k, v and out
+  std::string target = {};         // of attend
   DeviceMemory* memory = nullptr;  // of the device that the cache lies on; null: the CPU
   bool rope = false;
   double tolerance = 1e-5;  // of outputs and statistics, relative to their largest magnitude (at least 1)

@@ -114,8 +114,8 @@ struct PagedKeys {
   const PagedTile* tiles = nullptr;
   const std::int32_t* tables = nullptr;  // logical page -> page; -1: evicted
   int page_size = 0;
-  int box_keys = 0;     // keys that one copy brings: divides both page and tile
-  int keeps_first = 0;  // keys that the window never hides
+  int box_keys = 0;         // keys that one copy brings: divides both page and tile
+  int keeps_first = 0;      // keys that the window never hides
   int chunks_together = 1;  // chunks that one block walks
   const float* k_scales = nullptr;
   const float* v_scales = nullptr;  // [pages, kv_heads, page_size]

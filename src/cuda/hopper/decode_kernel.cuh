@@ -114,7 +114,8 @@ class DecodeConsumer {
     ptx::wgmma_fence();
     multiply_pv<C, typename C::ValueElement>(
         o_, weights_,
-        ptx::matrix_descriptor(ptx::shared_address(shared_.v[ring_.stage]), C::kKvPanelBytes, kRowGroupBytes), 1, [] {});
+        ptx::matrix_descriptor(ptx::shared_address(shared_.v[ring_.stage]), C::kKvPanelBytes, kRowGroupBytes), 1,
+        [] {});
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>();
     ptx::pin(o_);
@@ -291,7 +292,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerMultiprocessor)
   auto& storage = *reinterpret_cast<StorageOf<C>*>(dynamic_shared);
   auto& tiles = *reinterpret_cast<DecodeStorage<C>*>(dynamic_shared);
   const DecodePart& part = tiles.part;
-  ptx::allow_next_kernel();  // the merge waits for our end by itself
+  ptx::allow_next_kernel();                        // the merge waits for our end by itself
   if (C::kPaged) ptx::wait_for_previous_kernel();  // which brings the tables
   if (threadIdx.x == C::kConsumerThreads) {
     tiles.part = decode_part<C>(params, pages);

@@ -7,8 +7,8 @@
 
 namespace rootdk::cuda::hopper {
 
-// A query at position i sees the keys up to i + right that exist, without two gaps: what was evicted, and what the window
-// hides.
+// A query at position i sees the keys up to i + right that exist, without two gaps: what was evicted, and what the
+// window hides.
 __device__ __forceinline__ int keys_end(const DecodePart& part, const ForwardParams& p, int i) {
   return min(part.keys, i + p.right + 1);
 }

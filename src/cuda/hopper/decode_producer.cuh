@@ -88,9 +88,8 @@ __device__ __forceinline__ void load_pages(StorageOf<C>& shared, const ForwardMa
 #pragma unroll
     for (int panel = 0; panel < (C::kInt8 ? 1 : C::kPanels); ++panel) {
       ptx::tma_load_4d(ptx::shared_address(buffer) + panel * C::kKvPanelBytes + (key - first) * kRowBytes, &map,
-                       ptx::shared_address(&full), kColumns * panel,
-                       (j * C::kBlockKv + key - first) % pages.page_size, part.kv_head, chunk.own(),
-                       ptx::kEvictFirst);
+                       ptx::shared_address(&full), kColumns * panel, (j * C::kBlockKv + key - first) % pages.page_size,
+                       part.kv_head, chunk.own(), ptx::kEvictFirst);
     }
   };
   walk_parts<C>(

@@ -113,8 +113,8 @@ std::string refuse_device(Device where) {
   const DeviceTraits& device = device_traits(where.index);
   if (!device.error.empty()) return text("device ", where.index, ": ", device.error);
   if (device.capability != 90) {
-    return text("device ", where.index, " has compute capability ", device.capability / 10, ".",
-                device.capability % 10, ", needs 9.0");
+    return text("device ", where.index, " has compute capability ", device.capability / 10, ".", device.capability % 10,
+                ", needs 9.0");
   }
   return {};
 }

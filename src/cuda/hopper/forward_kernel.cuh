@@ -435,8 +435,7 @@ class Consumer {
       store_output_row(pairs, exists, batch, tile.head, tile.q_begin + row);
     }
   }
-  __device__ __forceinline__ void pack_output_row(int r, float factor,
-                                                  std::uint32_t (&pairs)[C::kHeadDim / 8]) const {
+  __device__ __forceinline__ void pack_output_row(int r, float factor, std::uint32_t (&pairs)[C::kHeadDim / 8]) const {
 #pragma unroll
     for (int i = 0; i < C::kHeadDim / 8; ++i) {
       const float* pair = &o_[4 * i + 2 * r];

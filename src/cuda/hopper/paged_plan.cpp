@@ -61,8 +61,8 @@ int box_keys(const AttendCall& call, int block_kv) {
   return one_page ? block_kv : static_cast<int>(std::gcd<std::int64_t>(call.shape.page_size, block_kv));
 }
 
-// Blocks that walk several chunks fill their ring less often; too few of them leave multiprocessors idle. The bits do not
-// depend on it.
+// Blocks that walk several chunks fill their ring less often; too few of them leave multiprocessors idle. The bits do
+// not depend on it.
 int chunks_together(const PagedPlan& plan, std::int64_t kv_heads) {
   const std::int64_t slots = kMultiprocessors * plan.kernel.blocks_per_multiprocessor;
   const auto tiles = static_cast<std::int64_t>(plan.tiles.size());
@@ -70,8 +70,8 @@ int chunks_together(const PagedPlan& plan, std::int64_t kv_heads) {
   int chosen = 1;
   for (int together = 1; together <= plan.chunks; ++together) {
     const std::int64_t blocks = tiles * kv_heads * divide_up(plan.chunks, together);
-    const double time = static_cast<double>(divide_up(blocks, slots)) *
-                        (together * (kChunkKeys / plan.kernel.block_kv) + kStartTiles);
+    const double time =
+        static_cast<double>(divide_up(blocks, slots)) * (together * (kChunkKeys / plan.kernel.block_kv) + kStartTiles);
     if (time < best) best = time, chosen = together;
   }
   return chosen;

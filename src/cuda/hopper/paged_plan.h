@@ -1,7 +1,7 @@
 #pragma once
 
-// How a call over a cache is cut: query tiles of up to 64 rows, keys in chunks that depend on nothing, and launches whose
-// partial results fit the workspace. From the call alone.
+// How a call over a cache is cut: query tiles of up to 64 rows, keys in chunks that depend on nothing, and launches
+// whose partial results fit the workspace. From the call alone.
 
 #include <cstddef>
 #include <cstdint>

@@ -28,8 +28,8 @@ __device__ __forceinline__ void multiply_qk(float (&s)[C::kBlockKv / 2], std::ui
   }
 }
 
-// o[64, head_dim] += weights v, where v is [key][column]: a transposed operand, 16 keys are 2048 bytes. keep = 0: what o
-// held is forgotten. `pass` is called early_token instructions before the last.
+// o[64, head_dim] += weights v, where v is [key][column]: a transposed operand, 16 keys are 2048 bytes. keep = 0: what
+// o held is forgotten. `pass` is called early_token instructions before the last.
 template <class C, class Element = typename C::Element, class Pass>
 __device__ __forceinline__ void multiply_pv(float (&o)[C::kHeadDim / 2],
                                             const std::uint32_t (&weights)[C::kBlockKv / 4], std::uint64_t v, int keep,

@@ -59,13 +59,14 @@ void launch_copies(const AppendCall& call, cudaStream_t stream, int device) {
   for (std::size_t first = 0; first < call.copies.size(); first += kCopiesALaunch) {
     const std::size_t count = std::min<std::size_t>(kCopiesALaunch, call.copies.size() - first);
     std::copy_n(call.copies.begin() + static_cast<std::ptrdiff_t>(first), count, args.copies);
-    launch_kernel({.function = reinterpret_cast<const void*>(&copy_pages),
-                   .name = "the copy of shared pages",
-                   .grid = dim3(static_cast<unsigned>(count), static_cast<unsigned>(args.layers * args.kv_heads), parts),
-                   .block = dim3(kThreads),
-                   .stream = stream,
-                   .device = device},
-                  args);
+    launch_kernel(
+        {.function = reinterpret_cast<const void*>(&copy_pages),
+         .name = "the copy of shared pages",
+         .grid = dim3(static_cast<unsigned>(count), static_cast<unsigned>(args.layers * args.kv_heads), parts),
+         .block = dim3(kThreads),
+         .stream = stream,
+         .device = device},
+        args);
   }
 }
 
@@ -229,8 +230,7 @@ std::string refuse(const AppendCall& call) {
 }  // namespace
 
 const AppendImplementation& append() {
-  static const AppendImplementation implementation{
-      .name = "cuda", .refuse = refuse, .run = run, .workspace = nullptr};
+  static const AppendImplementation implementation{.name = "cuda", .refuse = refuse, .run = run, .workspace = nullptr};
   return implementation;
 }
 

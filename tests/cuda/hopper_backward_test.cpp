@@ -206,43 +206,51 @@ TEST_F(HopperBackward, NamesWhatItRefuses) {
   EXPECT_EQ(refusal(cap), "softcap 0.5 is below 1: its slope cannot be taken from 16-bit weights");
 }
 
-CaseSpec busy_spec(std::int64_t head_dim) {
+// Causal rows add in the plain order, full ones in a ring.
+CaseSpec busy_spec(std::int64_t head_dim, bool causal = true) {
   CaseSpec spec{.name = "busy",
                 .batch = 2,
                 .heads = 16,
                 .kv_heads = 8,
                 .q_len = 900,
-                .kv_len = 1000,
+                .kv_len = causal ? 1000 : 900,
                 .head_dim = head_dim,
                 .sinks = true};
-  spec.scalars.causal = true;
+  spec.scalars.causal = causal;
   return spec;
 }
 
 TEST_F(HopperBackward, SameBitsEveryRun) {
   for (const std::int64_t head_dim : {64, 128}) {
-    DeviceCall call(make_case(busy_spec(head_dim), DType::bf16), "sm90");
-    call.queue(nullptr);
-    const auto first = call.bytes();
-    for (int run = 0; run < 10; ++run) {
-      call.poison_outputs();
+    for (const bool causal : {false, true}) {
+      DeviceCall call(make_case(busy_spec(head_dim, causal), DType::bf16), "sm90");
       call.queue(nullptr);
-      EXPECT_EQ(call.bytes(), first) << "run " << run;
+      const auto first = call.bytes();
+      for (int run = 0; run < 10; ++run) {
+        call.poison_outputs();
+        call.queue(nullptr);
+        EXPECT_EQ(call.bytes(), first) << "run " << run;
+      }
     }
   }
 }
 
+void expect_same_bits_on_two_streams(const CaseSpec& one, const CaseSpec& other) {
+  DeviceCall first(make_case(one, DType::bf16), "sm90"), second(make_case(other, DType::f16), "sm90");
+  first.queue(nullptr);
+  second.queue(nullptr);
+  const auto first_alone = first.bytes(), second_alone = second.bytes();
+  first.poison_outputs();
+  second.poison_outputs();
+  queue_on_two_streams(first, second, 10);
+  EXPECT_EQ(first.bytes(), first_alone);
+  EXPECT_EQ(second.bytes(), second_alone);
+}
+
 TEST_F(HopperBackward, SameBitsOnTwoStreamsAtOnce) {
-  DeviceCall narrow(make_case(busy_spec(64), DType::bf16), "sm90");
-  DeviceCall wide(make_case(busy_spec(128), DType::f16), "sm90");
-  narrow.queue(nullptr);
-  wide.queue(nullptr);
-  const auto narrow_alone = narrow.bytes(), wide_alone = wide.bytes();
-  narrow.poison_outputs();
-  wide.poison_outputs();
-  queue_on_two_streams(narrow, wide, 10);
-  EXPECT_EQ(narrow.bytes(), narrow_alone);
-  EXPECT_EQ(wide.bytes(), wide_alone);
+  expect_same_bits_on_two_streams(busy_spec(64), busy_spec(128));
+  expect_same_bits_on_two_streams(busy_spec(128, false), busy_spec(128));
+  expect_same_bits_on_two_streams(busy_spec(128, false), busy_spec(128, false));
 }
 
 // Each entry has the bits it has alone: what else is in the batch changes nothing.
@@ -264,12 +272,14 @@ TEST_F(HopperBackward, SameBitsWhateverElseIsInTheBatch) {
 }
 
 TEST_F(HopperBackward, RunsInsideAGraph) {
-  DeviceCall call(make_case(busy_spec(128), DType::bf16), "sm90");
-  call.queue(nullptr);
-  const auto eager = call.bytes();
-  call.poison_outputs();
-  call.replay_as_graph(3);
-  EXPECT_EQ(call.bytes(), eager);
+  for (const bool causal : {false, true}) {
+    DeviceCall call(make_case(busy_spec(128, causal), DType::bf16), "sm90");
+    call.queue(nullptr);
+    const auto eager = call.bytes();
+    call.poison_outputs();
+    call.replay_as_graph(3);
+    EXPECT_EQ(call.bytes(), eager);
+  }
 }
 
 // A few small cases that together touch every kernel: what a memory checker has time for.

@@ -316,12 +316,12 @@ SECTIONS = {
 }
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(description=__doc__, sections=SECTIONS, dims="64,96,128,192,256", lengths="512,2048,4096,8192,16384"):
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", default="build/librootdk.so")
-    parser.add_argument("--dims", default="64,96,128,192,256")
-    parser.add_argument("--lengths", default="512,2048,4096,8192,16384")
-    parser.add_argument("--sections", default=",".join(SECTIONS))
+    parser.add_argument("--dims", default=dims)
+    parser.add_argument("--lengths", default=lengths)
+    parser.add_argument("--sections", default=",".join(sections))
     parser.add_argument("--json", help="write every row to this file")
     args = parser.parse_args()
     args.dims = [int(x) for x in args.dims.split(",")]
@@ -333,7 +333,7 @@ def main():
     report = Report(args.json)
     with torch.no_grad():
         for name in args.sections.split(","):
-            SECTIONS[name](library, args, report)
+            sections[name](library, args, report)
 
 
 if __name__ == "__main__":

@@ -6,13 +6,14 @@
 Everything between the upstream gradient and the three gradients is inside the time, the small kernels before and after
 included. Errors are relative to float64 on the first head (sections `grid` and `few`, n up to 2048).
 """
-import argparse
 import ctypes
-import sys
 
+import compare_torch_cuda
 import torch
-from compare_torch_cuda import POINTER, Report, Rootdk, attended_pairs, interleaved, random, torch_attention, view
+from compare_torch_cuda import POINTER, Rootdk, attended_pairs, interleaved, random, torch_attention, view
 from torch.nn.attention import SDPBackend
+
+ROUNDS = 5
 
 
 def struct(names):
@@ -94,7 +95,7 @@ def error(gradients, truth):
     return max(((g[:1, :1].double() - t).norm() / t.norm()).item() for g, t in zip(gradients, truth))
 
 
-def compare(library, report, b, h, n, dim, causal, rounds):
+def compare(library, report, b, h, n, dim, causal):
     q, k, v, grad_out = (random(b, h, n, dim) for _ in range(4))
     ours = RootdkBackward(library, q, k, v, grad_out, {"causal": int(causal)})
     contenders = {"ours": ours.run}
@@ -111,7 +112,7 @@ def compare(library, report, b, h, n, dim, causal, rounds):
         errors = {name: error(call(), truth) for name, call in contenders.items()}
     first = [g.clone() for g in ours.run()]
     same = all(torch.equal(a, b) for a, b in zip(first, ours.run()))
-    ms = interleaved(contenders, rounds=rounds)
+    ms = interleaved(contenders, rounds=ROUNDS)
     flops = 10.0 * b * h * dim * (n * n * (0.5 if causal else 1.0))
     row = {"dim": dim, "causal": int(causal), "heads": b * h, "n": n}
     row |= {f"{name}_tflops": flops / t * 1e-9 for name, t in ms.items()}
@@ -125,7 +126,7 @@ def section_grid(library, args, report):
     for dim in args.dims:
         for causal in (False, True):
             for n in args.lengths:
-                compare(library, report, 16384 // n, 2048 // dim, n, dim, causal, args.rounds)
+                compare(library, report, 16384 // n, 2048 // dim, n, dim, causal)
 
 
 def section_few(library, args, report):
@@ -133,7 +134,7 @@ def section_few(library, args, report):
     for dim in args.dims:
         for causal in (False, True):
             for heads, n in ((1, 8192), (2, 8192), (1, 16384), (2, 16384)):
-                compare(library, report, 1, heads, n, dim, causal, args.rounds)
+                compare(library, report, 1, heads, n, dim, causal)
 
 
 def section_features(library, args, report):
@@ -157,7 +158,7 @@ def section_features(library, args, report):
         "softcap 50": (q, k, v, grad_out, causal | {"softcap": 50.0}, pairs),
     }
     calls = {name: RootdkBackward(library, *case[:5]) for name, case in cases.items()}
-    ms = interleaved({name: call.run for name, call in calls.items()}, rounds=args.rounds)
+    ms = interleaved({name: call.run for name, call in calls.items()}, rounds=ROUNDS)
     rate = {name: 10.0 * dim * case[5] / ms[name] * 1e-9 for name, case in cases.items()}
     for name in cases:
         report.add(feature=name, tflops=rate[name], of_causal=rate[name] / rate["causal"])
@@ -166,26 +167,5 @@ def section_features(library, args, report):
 SECTIONS = {"grid": section_grid, "few": section_few, "features": section_features}
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--library", default="build/librootdk.so")
-    parser.add_argument("--dims", default="64,128")
-    parser.add_argument("--lengths", default="2048,4096,8192,16384")
-    parser.add_argument("--sections", default=",".join(SECTIONS))
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", help="write every row to this file")
-    args = parser.parse_args()
-    args.dims = [int(x) for x in args.dims.split(",")]
-    args.lengths = [int(x) for x in args.lengths.split(",")]
-    if not torch.cuda.is_available():
-        sys.exit("no CUDA device: nothing to compare")
-    library = ctypes.CDLL(args.library)
-    library.rootdk_last_error.restype = ctypes.c_char_p
-    report = Report(args.json)
-    with torch.no_grad():
-        for name in args.sections.split(","):
-            SECTIONS[name](library, args, report)
-
-
 if __name__ == "__main__":
-    main()
+    compare_torch_cuda.main(__doc__, SECTIONS, dims="64,128", lengths="2048,4096,8192,16384")

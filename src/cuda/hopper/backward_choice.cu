@@ -121,10 +121,13 @@ bool every_row_sees_every_key(const BackwardCall& call) {
 // with one the adds are what limits, unless they go to two lanes. All key tiles of a head must be at work at once.
 //
 // In the plain order with few heads many key tiles of one are at work at once, each behind the one before it: more
-// lanes, fewer to follow. Each lane costs one more reading of the gradient.
+// lanes, fewer to follow. Each lane costs one more reading of the gradient. What else is in the batch must not show in
+// the bits: only the heads of one entry count, and packed sequences, which do not know their neighbours, have one lane.
 AddOrder choose_order(const BackwardCall& call, const BackwardChoice& choice) {
+  if (call.shape.packed) return {};
   const int queries = choice.queries.slots, keys = choice.keys.slots;
-  const int at_once = std::min(keys, kBlocks / std::min(choice.keys.planes, kBlocks));
+  const auto heads = static_cast<int>(std::min<std::int64_t>(call.shape.kv_heads, kBlocks));
+  const int at_once = std::min(keys, kBlocks / heads);
   const bool has_ring = every_row_sees_every_key(call) && keys <= kBlocks &&
                         device_traits(call.saved.q.device.index).multiprocessors >= kBlocks;
   if (has_ring && queries <= 2 * keys && queries > 2 * (keys - 1)) return {.ring = true, .ring_shift = 1};

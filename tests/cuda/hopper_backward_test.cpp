@@ -220,6 +220,8 @@ CaseSpec busy_spec(std::int64_t head_dim, bool causal = true) {
   return spec;
 }
 
+TEST_F(HopperBackward, GroupedHeadsInARing) { expect_like_portable(make_case(busy_spec(128, false), DType::bf16)); }
+
 TEST_F(HopperBackward, SameBitsEveryRun) {
   for (const std::int64_t head_dim : {64, 128}) {
     for (const bool causal : {false, true}) {

@@ -1,35 +1,17 @@
 #include <algorithm>
 #include <cstdint>
-#include <sstream>
 #include <utility>
 
 #include "cuda/common/make_rule.h"
 #include "cuda/hopper/backward_choice.h"
 #include "cuda/hopper/backward_kernels.h"
+#include "cuda/hopper/hopper.h"
+#include "cuda/hopper/refusal_text.h"
 #include "cuda/launch/device.h"
 #include "cuda/launch/tensor_map.h"
 
 namespace rootdk::cuda::hopper {
 namespace {
-
-template <class... Parts>
-std::string text(const Parts&... parts) {
-  std::ostringstream stream;
-  (stream << ... << parts);
-  return stream.str();
-}
-
-std::string refuse_device(const BackwardCall& call) {
-  const Device device = call.saved.q.device;
-  if (device.kind != DeviceKind::cuda) return "q is not on a CUDA device";
-  const DeviceTraits& traits = device_traits(device.index);
-  if (!traits.error.empty()) return text("device ", device.index, ": ", traits.error);
-  if (traits.capability != 90) {
-    return text("device ", device.index, " has compute capability ", traits.capability / 10, ".",
-                traits.capability % 10, ", needs 9.0");
-  }
-  return {};
-}
 
 std::string refuse_features(const BackwardCall& call) {
   const AttentionParams& p = call.params;
@@ -150,7 +132,8 @@ int heads_together(const BackwardCall& call, const BackwardChoice& choice) {
 }  // namespace
 
 std::string backward_refusal(const BackwardCall& call) {
-  for (const auto refuse : {refuse_device, refuse_features, refuse_shape, refuse_layout}) {
+  if (std::string reason = refuse_device(call.saved.q.device); !reason.empty()) return reason;
+  for (const auto refuse : {refuse_features, refuse_shape, refuse_layout}) {
     if (std::string reason = refuse(call); !reason.empty()) return reason;
   }
   return {};

@@ -13,11 +13,6 @@ namespace {
 
 constexpr double kLog2e = 1.4426950408889634;
 
-DeviceTensor row_tensor(const ConstTensorView& view) {
-  if (!view.defined()) return {};
-  return {const_cast<void*>(view.data), view.stride(0), view.stride(1), view.stride(2), 0};
-}
-
 // Places the pieces of the workspace; over no memory it only counts them.
 std::size_t place_workspace(const BackwardChoice& choice, void* memory, BackwardParams& params) {
   constexpr std::size_t kPiece = 256;
@@ -37,15 +32,11 @@ std::size_t place_workspace(const BackwardChoice& choice, void* memory, Backward
   return bytes;
 }
 
-int limit(std::int64_t window) {
-  return window < 0 ? kNoLimit : static_cast<int>(std::min<std::int64_t>(window, kNoLimit));
-}
-
 BackwardParams make_params(const BackwardCall& call, const BackwardChoice& choice) {
   BackwardParams params;
   params.rule = make_rule(call.shape, call.params, call.logit_scale, call.dropout);
-  params.left = limit(call.params.window_left);
-  params.right = call.params.causal ? 0 : limit(call.params.window_right);
+  params.left = window_limit(call.params.window_left);
+  params.right = call.params.causal ? 0 : window_limit(call.params.window_right);
   params.q = row_tensor(call.saved.q);
   params.k = row_tensor(call.saved.k);
   params.v = row_tensor(call.saved.v);

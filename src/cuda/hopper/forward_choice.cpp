@@ -2,22 +2,15 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <sstream>
 
 #include "cuda/hopper/forward_kernels.h"
 #include "cuda/hopper/hopper.h"
+#include "cuda/hopper/refusal_text.h"
 #include "cuda/launch/device.h"
 #include "cuda/launch/tensor_map.h"
 
 namespace rootdk::cuda::hopper {
 namespace {
-
-template <class... Parts>
-std::string text(const Parts&... parts) {
-  std::ostringstream stream;
-  (stream << ... << parts);
-  return stream.str();
-}
 
 std::string refuse_features(const ForwardCall& call) {
   const AttentionParams& p = call.params;

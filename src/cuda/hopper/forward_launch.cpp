@@ -16,11 +16,6 @@ namespace {
 constexpr double kLog2e = 1.4426950408889634;
 constexpr std::int64_t kL2Share = 32 << 20;  // bytes of k and v that stay in L2 beside everything else
 
-DeviceTensor row_tensor(const ConstTensorView& view) {
-  if (!view.defined()) return {};
-  return {const_cast<void*>(view.data), view.stride(0), view.stride(1), view.stride(2), 0};
-}
-
 DeviceTensor dense_tensor(const ConstTensorView& view, const AttentionShape& s) {
   if (!view.defined()) return {};
   const ConstTensorView wide = broadcast(view, {s.batch, s.heads, s.q_len, s.kv_len});
@@ -31,10 +26,6 @@ template <class T>
 DeviceVector<T> vector(const ConstTensorView& view) {
   if (!view.defined()) return {};
   return {view.as<T>(), view.stride(0)};
-}
-
-int window(std::int64_t limit) {
-  return limit < 0 ? kNoLimit : static_cast<int>(std::min<std::int64_t>(limit, kNoLimit));
 }
 
 LogitTerms make_terms(const ForwardCall& call) {
@@ -71,6 +62,15 @@ int heads_together(const ForwardCall& call) {
 
 }  // namespace
 
+DeviceTensor row_tensor(const ConstTensorView& view) {
+  if (!view.defined()) return {};
+  return {const_cast<void*>(view.data), view.stride(0), view.stride(1), view.stride(2), 0};
+}
+
+int window_limit(std::int64_t limit) {
+  return limit < 0 ? kNoLimit : static_cast<int>(std::min<std::int64_t>(limit, kNoLimit));
+}
+
 // tanh(u) = u (c0 + c1 u^2 + c2 u^4) up to |u| <= 0.2, interpolated at Chebyshev points: error 2e-8.
 Softcap make_softcap(double cap, double scale) {
   constexpr double kSmall = 0.2;
@@ -106,8 +106,8 @@ ForwardParams make_params(const ForwardCall& call) {
   params.kv_len = static_cast<int>(s.kv_len);
   params.head_dim = static_cast<int>(s.head_dim);
   params.value_dim = static_cast<int>(s.value_dim);
-  params.left = window(p.window_left);
-  params.right = p.causal ? 0 : window(p.window_right);
+  params.left = window_limit(p.window_left);
+  params.right = p.causal ? 0 : window_limit(p.window_right);
   params.kv_lengths = vector<std::int32_t>(p.kv_lengths);
   params.q_starts = vector<std::int32_t>(p.q_starts);
   params.kv_starts = vector<std::int32_t>(p.kv_starts);

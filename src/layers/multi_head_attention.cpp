@@ -54,11 +54,22 @@ LayerCache::LayerCache(std::int64_t batch, std::int64_t capacity, const MultiHea
 
 void LayerCache::append(const Tensor& k, const Tensor& v) {
   const std::int64_t batch = k_.size(0), added = k.size(0) / batch;
-  require(length_ + added <= capacity(), "cache: ", length_, " tokens and ", added, " more pass its capacity ",
-          capacity());
+  if (length_ + added > capacity()) reserve(std::max(length_ + added, 2 * capacity()));
   copy_heads(k, batch, k_.size(1), k_.view().slice(2, length_, length_ + added));
   copy_heads(v, batch, v_.size(1), v_.view().slice(2, length_, length_ + added));
   length_ += added;
+}
+
+void LayerCache::reserve(std::int64_t capacity) {
+  for (Tensor* kept : {&k_, &v_}) {
+    Tensor larger(DType::f32, {kept->size(0), kept->size(1), capacity, kept->size(3)});
+    const std::int64_t heads = kept->size(0) * kept->size(1), row = kept->size(3);
+    for (std::int64_t head = 0; head < heads; ++head) {
+      std::copy_n(kept->view().as<float>() + head * kept->size(2) * row, length_ * row,
+                  larger.view().as<float>() + head * capacity * row);
+    }
+    *kept = std::move(larger);
+  }
 }
 
 ConstTensorView LayerCache::keys() const { return k_.view().slice(2, 0, length_); }

@@ -31,7 +31,8 @@ struct MultiHeadConfig {
   std::int64_t window_left = -1;  // keys before the query's own that stay visible; -1: all
 };
 
-// Keys and values of the tokens one layer has seen: [batch, kv_heads, capacity, head_dim or value_dim].
+// Keys and values of the tokens one layer has seen: [batch, kv_heads, capacity, head_dim or value_dim]. It grows by
+// doubling where the capacity it began with does not do.
 class LayerCache {
  public:
   LayerCache() = default;
@@ -46,6 +47,8 @@ class LayerCache {
   void truncate(std::int64_t length) { length_ = length; }
 
  private:
+  void reserve(std::int64_t capacity);
+
   Tensor k_, v_;
   std::int64_t length_ = 0;
 };

@@ -28,6 +28,9 @@ void check_params(const GenerateParams& params) {
 
 std::int32_t sample(std::span<const float> logits, const SamplingParams& params, std::uint64_t step) {
   require(!logits.empty(), "sample: no logits");
+  const auto nan = std::ranges::find_if(logits, [](float logit) { return std::isnan(logit); });
+  require(nan == logits.end(), "generate: the logit of token ", nan - logits.begin(), " is NaN at new token ", step,
+          "; the weights hold NaN or numbers too large for f32");
   if (params.greedy) return static_cast<std::int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
   std::vector<std::int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
@@ -106,9 +109,13 @@ Generator::Generator(const Transformer& model, std::vector<std::int32_t> prompt,
   }
   limit_ = params.max_new;
   const auto start_length = static_cast<std::int64_t>(result_.ids.size());
-  if (config.max_position > 0) limit_ = std::min(limit_, config.max_position - start_length + 1);
-  stepper_ =
-      std::make_unique<Stepper>(model, std::move(prompt), params, start_length + std::max<std::int64_t>(0, limit_));
+  if (config.max_position > 0) {
+    require(start_length <= config.max_position, "generate: the prompt has ", start_length,
+            " tokens, but the model has ", config.max_position, " positions");
+    limit_ = std::min(limit_, config.max_position - start_length + 1);
+  }
+  constexpr std::int64_t kMostAtFirst = 1024;  // a large max_new may never be reached; the cache grows
+  stepper_ = std::make_unique<Stepper>(model, std::move(prompt), params, start_length + std::min(limit_, kMostAtFirst));
 }
 
 Generator::~Generator() = default;

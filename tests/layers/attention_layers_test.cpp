@@ -92,7 +92,7 @@ TEST(MultiHeadAttention, CacheAndPaddingGiveTheSameRows) {
   whole.rope = make_rope_table(4, {}, positions_of(1, len));
   const Value expected = layer(context, x, whole);
 
-  LayerCache cache(1, len, layer.config());
+  LayerCache cache(1, 2, layer.config());  // has to grow on the way
   std::int64_t done = 0;
   for (const std::int64_t step : {3, 1, 2, 1}) {
     Value part = make_value({step, 8});
@@ -103,7 +103,8 @@ TEST(MultiHeadAttention, CacheAndPaddingGiveTheSameRows) {
     for (std::int64_t i = 0; i < step * 8; ++i) EXPECT_NEAR(y->data()[i], expected->data()[done * 8 + i], 1e-5);
     done += step;
   }
-  EXPECT_THROW(cache.append(Tensor(DType::f32, {1, 8}), Tensor(DType::f32, {1, 10})), Error);
+  EXPECT_EQ(cache.length(), len);
+  EXPECT_GE(cache.capacity(), len);
 }
 
 TEST(Block, GradientsOfEveryPlacement) {

@@ -259,5 +259,10 @@ TEST(Sampling, FollowsTemperatureTopKTopPAndSeed) {
   }
 }
 
+TEST(Sampling, RefusesLogitsThatAreNotNumbers) {
+  const std::vector<float> logits = {1.0f, std::nanf(""), 2.0f};
+  for (const bool greedy : {true, false}) EXPECT_THROW(sample(logits, {.greedy = greedy}, 0), Error);
+}
+
 }  // namespace
 }  // namespace rootdk

@@ -196,7 +196,8 @@ class TorchKind(Kind):
     def needs_operator(self, q: Any, k: Any, v: Any, tensors: Optional[Dict[str, Any]]) -> bool:
         if self._is_compiling() or type(q) not in self._plain:  # subclasses see what they are used for
             return True
-        if not (q.requires_grad or k.requires_grad or v.requires_grad):
+        # Arrays of another kind need none, and are refused with a message later.
+        if not (q.requires_grad or getattr(k, "requires_grad", False) or getattr(v, "requires_grad", False)):
             if not tensors or not any(getattr(x, "requires_grad", False) for x in tensors.values()):
                 return False
         return bool(self.torch.is_grad_enabled())

@@ -311,11 +311,12 @@ def call_with_tensors(
     arena = take_arena()
     try:
         addresses = []
+        first = next(iter(tensors))
         for i, (name, x) in enumerate(tensors.items()):
             if x is None:
                 addresses.append(0)
                 continue
-            require_kind(kind, x, name)
+            require_kind(kind, x, name, first)
             kind.pack(arena.memory, i * _abi.TENSOR_SIZE, x, name, (ranks or {}).get(name, 0))
             addresses.append(arena.base + i * _abi.TENSOR_SIZE)
         _abi.check(function(*addresses, *numbers))

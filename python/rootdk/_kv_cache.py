@@ -1,6 +1,7 @@
 """KvCache: keys and values kept between calls, and attention of new tokens over them."""
 
 import ctypes
+import operator
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple, Union
@@ -187,12 +188,13 @@ class KvSequence:
 
     def trim(self, length: int) -> None:
         """Forgets the tokens from `length` on, in every layer."""
-        self.cache._call(_abi.kv_trim, self.id, length)
+        self.cache._call(_abi.kv_trim, self.id, operator.index(length))
 
     def evict(self, *, keep_first: int = 0, keep_last: int) -> None:
         """Never attends again to the tokens between the first keep_first and the last keep_last; pages that hold
         nothing else are freed, and positions stay what they were."""
-        self.cache._call(_abi.kv_evict, self.id, keep_first, keep_last)
+        kept = operator.index(keep_first), operator.index(keep_last)
+        self.cache._call(_abi.kv_evict, self.id, *kept)
 
     def length(self, layer: int = 0) -> int:
         return self.cache._number(_abi.kv_length, self.id, layer)

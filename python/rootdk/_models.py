@@ -1,10 +1,11 @@
 """Models from checkpoint folders: tokens, logits, and text."""
 
 import ctypes
+import operator
 import os
 import threading
 import weakref
-from typing import Any, Iterator, List, NamedTuple, Optional, Sequence, Union
+from typing import Any, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Union
 
 from . import _abi, _models_abi, _structs
 from ._arrays import kind_of, takes_any_array
@@ -100,6 +101,8 @@ class Model:
 
     def encode(self, text: str, *, special: bool = True) -> List[int]:
         """The ids of a text, with what the tokenizer puts around it unless special is False."""
+        if not isinstance(text, str):
+            raise TypeError(f"rootdk: text is a {type(text).__name__}, expected a str")
         data = text.encode()
         ids, count = ctypes.POINTER(ctypes.c_int32)(), ctypes.c_size_t()
         _abi.check(
@@ -193,11 +196,23 @@ def load(folder: Union[str, "os.PathLike[str]"]) -> Model:
 
 def _id_list(ids: Any) -> List[int]:
     """Token ids as a list, from any array or sequence of whole numbers."""
-    values = ids.tolist() if hasattr(ids, "tolist") else list(ids)
-    for value in values:
-        if not isinstance(value, int) or not 0 <= value < 2**31:
-            raise ValueError(f"rootdk: {value!r} is not a token id (a whole number from 0 on)")
-    return values
+    if isinstance(ids, (bytes, bytearray)):
+        raise TypeError(f"rootdk: {type(ids).__name__} are neither a text nor token ids; decode them to a str first")
+    values = ids.tolist() if hasattr(ids, "tolist") else ids
+    if not isinstance(values, Iterable):
+        raise TypeError(f"rootdk: {ids!r} is neither a text nor a sequence of token ids")
+    return [_id(value) for value in values]
+
+
+def _id(value: Any) -> int:
+    """One token id, from anything that is a whole number: also those of NumPy and PyTorch."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = -1
+    if not 0 <= number < 2**31:
+        raise ValueError(f"rootdk: {value!r} is not a token id (a whole number from 0 on)")
+    return number
 
 
 def _id_array(ids: Any) -> Any:

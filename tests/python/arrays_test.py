@@ -110,6 +110,8 @@ def test_kinds_do_not_mix():
     q, k, v = random_arrays()
     with pytest.raises(TypeError, match="q is a NumPy array but k is a torch.Tensor"):
         rootdk.attention(q, torch.from_numpy(k), v)
+    with pytest.raises(TypeError, match="q is a PyTorch tensor but k is a numpy.ndarray"):
+        rootdk.attention(torch.from_numpy(q), k, v)
     with pytest.raises(TypeError, match="q is a PyTorch tensor but bias is a numpy.ndarray"):
         rootdk.attention(*(torch.from_numpy(x) for x in (q, k, v)), bias=numpy.zeros((7, 9), numpy.float32))
 

@@ -84,6 +84,8 @@ def test_pictures(inspection, tmp_path):
     overview = inspection.plot(tmp_path / "overview.svg")
     assert (tmp_path / "overview.svg").read_text() == overview == inspection._repr_svg_()
     assert len(xml.fromstring(overview).findall(f".//{SVG}image")) == 4
+    with pytest.raises(ValueError, match="does not end in .svg"):
+        inspection.plot(tmp_path / "overview.png")
     maps = xml.fromstring(inspection.plot(maps=True))
     assert len(maps.findall(f".//{SVG}image")) == 16
     labels = [text.text for text in maps.iter(f"{SVG}text")]

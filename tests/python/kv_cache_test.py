@@ -231,6 +231,8 @@ def test_bad_calls_change_nothing():
     sequence.append(k, v)
     cases = [
         (ValueError, "trim: length 38 is not in 0 to 37", lambda: sequence.trim(38)),
+        (TypeError, "float", lambda: sequence.trim(1.5)),
+        (TypeError, "float", lambda: sequence.evict(keep_last=1.5)),
         (
             ValueError,
             "2 pages of 16 tokens needed, 0 of 3 free",

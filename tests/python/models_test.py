@@ -217,3 +217,41 @@ def test_the_pool_of_threads_is_the_librarys_own(builtin):
     maps = Path("/proc/self/maps").read_text()
     libraries = {line.split()[-1] for line in maps.splitlines() if "librootdk.so" in line}
     assert len(libraries) == 1 and builtin.layers == 4
+
+
+def test_ids_may_be_any_whole_numbers(builtin):
+    expected = builtin.generate([3, 1], max_new=4).ids
+    for ids in ([numpy.int64(3), numpy.int32(1)], (3, 1), numpy.array([3, 1], numpy.uint8), numpy.array([3, 1])):
+        assert builtin.generate(ids, max_new=4).ids == expected
+
+
+@pytest.mark.parametrize(
+    "error, message, prompt",
+    [
+        (TypeError, "bytes are neither a text nor token ids", b"text"),
+        (TypeError, "None is neither a text nor a sequence", None),
+        (TypeError, "5 is neither a text nor a sequence", 5),
+        (ValueError, "1.5 is not a token id", [1.5]),
+        (ValueError, "-1 is not a token id", [-1]),
+        (ValueError, "is not a token id", [[1, 2]]),
+    ],
+)
+def test_prompts_that_are_none(builtin, error, message, prompt):
+    with pytest.raises(error, match=message):
+        builtin.generate(prompt, max_new=2)
+
+
+def test_encode_takes_text_alone(builtin):
+    with pytest.raises(TypeError, match="text is a NoneType, expected a str"):
+        builtin.encode(None)
+
+
+def test_forward_names_the_arrays_that_do_not_mix(builtin):
+    torch = pytest.importorskip("torch")
+    with pytest.raises(TypeError, match="ids is a NumPy array but mask is a torch.Tensor"):
+        builtin.forward(numpy.array([[1, 2]]), mask=torch.ones(1, 2, dtype=torch.int64))
+
+
+def test_a_large_max_new_takes_no_memory(builtin):
+    stream = builtin.stream("ROMEO:", max_new=10**15)
+    assert next(stream).id >= 0

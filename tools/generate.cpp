@@ -11,6 +11,7 @@
 #include "models/generate.h"
 #include "models/loaded_model.h"
 #include "tools/commands.h"
+#include "tools/options.h"
 
 namespace rootdk::tools {
 namespace {
@@ -22,8 +23,9 @@ struct GenerateVerb {
   bool has_prompt = false, greedy = false, no_cache = false, stats = false, json = false;
   bool stop_at_end = false, ignore_end = false;
   std::vector<std::int32_t> ids;
-  std::int64_t max_new = 64, top_k = 0;
-  double temperature = 1.0, top_p = 1.0;
+  std::int64_t max_new = 64;
+  std::optional<std::int64_t> top_k;
+  std::optional<double> temperature, top_p;
   std::uint64_t seed = 0;
   int threads = 0;
 };
@@ -87,12 +89,12 @@ void run_generate(const GenerateVerb& options) {
   const Transformer& model = loaded.model;
   const std::optional<Tokenizer>& tokenizer = loaded.tokenizer;
   const std::vector<std::int32_t> prompt = options.has_prompt ? loaded.ids_of(options.prompt) : options.ids;
-  const bool sampled = !options.greedy && (options.temperature != 1.0 || options.top_k > 0 || options.top_p < 1.0);
+  const bool sampled = options.temperature || options.top_k || options.top_p;
   const GenerateParams params{.max_new = options.max_new,
                               .sampling = {.greedy = !sampled,
-                                           .temperature = options.temperature,
-                                           .top_k = options.top_k,
-                                           .top_p = options.top_p,
+                                           .temperature = options.temperature.value_or(1.0),
+                                           .top_k = options.top_k.value_or(0),
+                                           .top_p = options.top_p.value_or(1.0),
                                            .seed = options.seed},
                               // Raw ids ask for an exact number of tokens; text ends where the model ends it.
                               .stop_at_end = (options.has_prompt || options.stop_at_end) && !options.ignore_end,
@@ -101,19 +103,18 @@ void run_generate(const GenerateVerb& options) {
   const bool decoder_only = !model.config().encoder.has_value();
   std::optional<StreamDecoder> stream;
   if (tokenizer) stream.emplace(*tokenizer, decoder_only ? prompt : std::vector<std::int32_t>());
+  Generator generator(model, prompt, params);
   if (!options.json && options.has_prompt && decoder_only) std::fputs(options.prompt.c_str(), stdout);
-  auto show = [&](std::int32_t id) {
-    if (!options.json) {
-      if (stream) {
-        std::fputs(stream->push(id).c_str(), stdout);
-      } else {
-        std::printf("%d ", id);
-      }
-      std::fflush(stdout);
+  while (const std::optional<std::int32_t> id = generator.next()) {
+    if (options.json) continue;
+    if (stream) {
+      std::fputs(stream->push(*id).c_str(), stdout);
+    } else {
+      std::printf("%d ", *id);
     }
-    return true;
-  };
-  const Generation generation = generate(model, prompt, params, show);
+    std::fflush(stdout);
+  }
+  const Generation& generation = generator.so_far();
 
   const auto first_new = generation.ids.end() - generation.new_tokens;
   const std::vector<std::int32_t> fresh(first_new, generation.ids.end());
@@ -152,18 +153,27 @@ void add_generate_command(CLI::App& program) {
   CLI::Option* prompt = verb->add_option("--prompt", options->prompt, "Text to continue")->type_name("TEXT");
   verb->add_option("--ids", options->ids, "Token ids to continue, instead of text")
       ->delimiter(',')
+      ->check(refuse_empty)
       ->excludes(prompt)
       ->type_name("1,2,3");
   verb->add_option("--max-new", options->max_new, "Tokens to add at most")->capture_default_str()->type_name("N");
-  verb->add_flag("--greedy", options->greedy,
-                 "Always the likeliest token (the default unless a sampling option is given)");
-  verb->add_option("--temperature", options->temperature, "Sample with this temperature")->type_name("T");
-  verb->add_option("--top-k", options->top_k, "Sample from the k likeliest")->type_name("K");
-  verb->add_option("--top-p", options->top_p, "Sample from the likeliest that together reach p")->type_name("P");
+  CLI::Option* greedy = verb->add_flag("--greedy", options->greedy,
+                                       "Always the likeliest token (the default unless a sampling option is given)");
+  verb->add_option("--temperature", options->temperature, "Sample with this temperature")
+      ->excludes(greedy)
+      ->type_name("T");
+  verb->add_option("--top-k", options->top_k, "Sample from the k likeliest; 0: from all")
+      ->excludes(greedy)
+      ->type_name("K");
+  verb->add_option("--top-p", options->top_p, "Sample from the likeliest that together reach p")
+      ->excludes(greedy)
+      ->type_name("P");
   verb->add_option("--seed", options->seed, "Of the sampling")->capture_default_str()->type_name("N");
   verb->add_flag("--no-cache", options->no_cache, "Compute the whole sequence anew for each token");
-  verb->add_flag("--stop-at-end", options->stop_at_end, "End at the model's end token (the default with --prompt)");
-  verb->add_flag("--ignore-end", options->ignore_end, "Go on behind the model's end token (the default with --ids)");
+  CLI::Option* stop_at_end =
+      verb->add_flag("--stop-at-end", options->stop_at_end, "End at the model's end token (the default with --prompt)");
+  verb->add_flag("--ignore-end", options->ignore_end, "Go on behind the model's end token (the default with --ids)")
+      ->excludes(stop_at_end);
   verb->add_flag("--stats", options->stats, "Speed over position, and each layer's max logit and entropy");
   verb->add_option("--threads", options->threads, "Threads (default: ROOTDK_THREADS, or all)")
       ->check(CLI::Range(1, 4096))

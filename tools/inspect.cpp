@@ -3,9 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <cmath>
 #include <cstdio>
-#include <fstream>
 #include <memory>
-#include <sstream>
 
 #include "core/check.h"
 #include "lab/inspect/head_label.h"
@@ -13,7 +11,9 @@
 #include "lab/inspect/page.h"
 #include "models/write_text.h"
 #include "tools/commands.h"
+#include "tools/options.h"
 #include "tools/terminal.h"
+#include "tools/text_file.h"
 
 namespace rootdk::tools {
 namespace {
@@ -22,21 +22,13 @@ struct InspectVerb {
   std::string model, prompt, text, report, other_model, other_prompt;
   std::vector<std::int32_t> ids;
   std::vector<std::int64_t> layers, heads;
-  bool json = false;
+  bool has_prompt = false, json = false;  // a prompt may be empty: the model then begins with its first token
   int threads = 0;
 };
 
-std::string read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  require(file.is_open(), path, ": cannot be opened");
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
 std::vector<std::int32_t> ids_of(const InspectVerb& options, const LoadedModel& subject) {
   if (!options.ids.empty()) return options.ids;
-  return subject.ids_of(options.text.empty() ? options.prompt : read_file(options.text));
+  return subject.ids_of(options.text.empty() ? options.prompt : read_text_file(options.text));
 }
 
 std::string cell(double value, const char* pattern) { return std::isnan(value) ? "-" : format(pattern, value); }
@@ -97,8 +89,9 @@ void print(const std::vector<lab::Inspection>& sides, const Style& style) {
 }
 
 void run_inspect(const InspectVerb& options) {
-  const int given = !options.prompt.empty() + !options.text.empty() + !options.ids.empty();
+  const int given = options.has_prompt + !options.text.empty() + !options.ids.empty();
   require(given == 1, "inspect: give one of --prompt, --text and --ids, got ", given);
+  if (!options.report.empty()) require_writable(options.report);
   const lab::InspectOptions inspect{.layers = options.layers,
                                     .heads = options.heads,
                                     .executor = options.threads > 0 ? &shared_executor(options.threads) : nullptr};
@@ -127,11 +120,20 @@ void add_inspect_command(CLI::App& program) {
   auto options = std::make_shared<InspectVerb>();
   verb->add_option("MODEL", options->model, "Folder with config.json, model.safetensors and tokenizer.json; or builtin")
       ->required();
-  verb->add_option("--prompt", options->prompt, "The text to read")->type_name("TEXT");
+  CLI::Option* prompt = verb->add_option("--prompt", options->prompt, "The text to read")->type_name("TEXT");
   verb->add_option("--text", options->text, "A file with the text to read")->type_name("FILE");
-  verb->add_option("--ids", options->ids, "Token ids to read, instead of text")->delimiter(',')->type_name("1,2,3");
-  verb->add_option("--layers", options->layers, "Only these layers")->delimiter(',')->type_name("0,1");
-  verb->add_option("--heads", options->heads, "Only these heads")->delimiter(',')->type_name("0,1");
+  verb->add_option("--ids", options->ids, "Token ids to read, instead of text")
+      ->delimiter(',')
+      ->check(refuse_empty)
+      ->type_name("1,2,3");
+  verb->add_option("--layers", options->layers, "Only these layers")
+      ->delimiter(',')
+      ->check(refuse_empty)
+      ->type_name("0,1");
+  verb->add_option("--heads", options->heads, "Only these heads")
+      ->delimiter(',')
+      ->check(refuse_empty)
+      ->type_name("0,1");
   verb->add_option("--compare", options->other_model, "Another checkpoint, set beside this one")->type_name("MODEL");
   verb->add_option("--compare-prompt", options->other_prompt, "Another text, set beside this one")->type_name("TEXT");
   verb->add_option("--threads", options->threads, "Threads (default: ROOTDK_THREADS, or all)")
@@ -139,7 +141,10 @@ void add_inspect_command(CLI::App& program) {
       ->type_name("N");
   verb->add_option("--report", options->report, "Write one self-contained HTML page here")->type_name("FILE");
   verb->add_flag("--json", options->json, "Print JSON");
-  verb->callback([options] { run_inspect(*options); });
+  verb->callback([options, prompt] {
+    options->has_prompt = prompt->count() > 0;
+    run_inspect(*options);
+  });
 }
 
 }  // namespace rootdk::tools

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "core/check.h"
 #include "lab/report/page.h"
@@ -14,6 +15,7 @@
 #include "models/write_text.h"
 #include "tools/commands.h"
 #include "tools/heap.h"
+#include "tools/options.h"
 #include "tools/terminal.h"
 
 namespace rootdk::tools {
@@ -82,8 +84,9 @@ void print(const lab::Result& result, const Style& style) {
                                                                                           : style.bold(verdict);
   std::printf("%s  %s  %s\n", style.bold(format("%2d", result.claim.id)).c_str(),
               std::string(result.claim.text).c_str(), style.dim(format("%.1f s", result.seconds)).c_str());
-  std::printf("    %s: expected %.4g, measured %.4g", finding.quantity.c_str(), finding.expected,
-              finding.measured.value);
+  std::printf("    %s: ", finding.quantity.c_str());
+  if (!std::isnan(finding.expected)) std::printf("expected %.4g, ", finding.expected);
+  std::printf("measured %.4g", finding.measured.value);
   if (finding.measured.high > finding.measured.low)
     std::printf(" [%.4g, %.4g]", finding.measured.low, finding.measured.high);
   std::printf("\n    %s. %s\n\n", coloured.c_str(), finding.note.c_str());
@@ -92,8 +95,9 @@ void print(const lab::Result& result, const Style& style) {
 
 void run_lab(const LabOptions& options) {
   keep_freed_memory();
+  if (!options.report.empty()) require_writable(options.report);  // now, not after minutes of measuring
   std::vector<lab::Claim> claims;
-  for (int id : options.only) claims.push_back(lab::claim_by_id(id));
+  for (int id : std::set<int>(options.only.begin(), options.only.end())) claims.push_back(lab::claim_by_id(id));
   if (claims.empty()) claims = lab::catalogue();
   const Style style = Style::of_stdout();
   std::vector<lab::Result> results;
@@ -126,11 +130,15 @@ void run_lab(const LabOptions& options) {
 void add_lab_command(CLI::App& program) {
   auto options = std::make_shared<LabOptions>();
   CLI::App* verb = program.add_subcommand("lab", "The claims about attention, measured on this machine");
-  verb->add_option("--only", options->only, "Measure these claims alone, by number")->delimiter(',');
+  verb->add_option("--only", options->only, "Measure these claims alone, by number")
+      ->delimiter(',')
+      ->check(refuse_empty)
+      ->type_name("1,2,3");
   verb->add_option("--seed", options->seed, "Of every random number; the same seed gives the same findings")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->type_name("N");
   verb->add_flag("--quick", options->quick, "Fewer samples: under a minute");
-  verb->add_option("--report", options->report, "Write one self-contained HTML page here");
+  verb->add_option("--report", options->report, "Write one self-contained HTML page here")->type_name("FILE");
   verb->add_flag("--json", options->json, "Print JSON");
   verb->callback([options] { run_lab(*options); });
 }

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
+#include <new>
 
 #include "tools/commands.h"
 
@@ -48,6 +49,8 @@ int main(int argc, char** argv) {
     program.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return report_parse(program, error);
+  } catch (const std::bad_alloc&) {
+    return report("there is not enough memory for this", kFailure);
   } catch (const std::exception& error) {
     return report(error.what(), kFailure);
   }

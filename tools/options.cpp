@@ -22,6 +22,8 @@ Execution ExecutionOptions::execution() const {
   return {.executor = threads > 0 ? &shared_executor(threads) : nullptr, .target = target};
 }
 
+std::string refuse_empty(const std::string& entry) { return entry.empty() ? "a number is missing" : ""; }
+
 void add_dtype_option(CLI::App& verb, std::string& dtype, const std::string& help) {
   verb.add_option("--dtype", dtype, help)
       ->check(CLI::IsMember({"f32", "bf16", "f16", "f64"}))

@@ -24,6 +24,9 @@ struct ExecutionOptions {
   Execution execution() const;
 };
 
+// A check for options that are lists of numbers: an empty text would be read as 0.
+std::string refuse_empty(const std::string& entry);
+
 // --dtype f32|bf16|f16|f64; empty: not given.
 void add_dtype_option(CLI::App& verb, std::string& dtype, const std::string& help);
 std::optional<DType> parse_dtype(const std::string& name);

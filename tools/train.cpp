@@ -6,17 +6,19 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <fstream>
-#include <iterator>
+#include <filesystem>
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "core/check.h"
 #include "models/train.h"
 #include "models/train_settings.h"
+#include "models/write_text.h"
 #include "tools/commands.h"
 #include "tools/heap.h"
 #include "tools/options.h"
+#include "tools/text_file.h"
 
 namespace rootdk::tools {
 namespace {
@@ -29,10 +31,12 @@ struct TrainVerb {
   int threads = 0;
 };
 
-std::string read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  require(file.good(), path, ": cannot be opened");
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+// Before the first step, not after the last: a folder that cannot be written would cost the whole training.
+void prepare_folder(const std::filesystem::path& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  require(!error, folder.string(), ": the folder cannot be made: ", error.message());
+  require_writable(folder / "training.safetensors");
 }
 
 // One line: on a terminal it stays in place, in a log each one stands.
@@ -50,12 +54,14 @@ void print_progress(const StepReport& report, std::int64_t steps, double tokens_
 
 void run_train(const TrainVerb& options) {
   keep_freed_memory();
-  const std::string text = read_file(options.text);
+  const std::string text = read_text_file(options.text);
   const std::optional<DType> dtype = parse_dtype(options.save_dtype);
   Executor* executor = options.threads > 0 ? &shared_executor(options.threads) : nullptr;
   Trainer trainer =
       options.resume ? Trainer::resume(options.out, text, executor) : Trainer(options.settings, text, executor);
+  prepare_folder(options.out);
   const std::int64_t steps = trainer.settings().steps, begun_at = trainer.steps_done();
+  require(options.stop_after >= 0, "train: --stop-after ", options.stop_after, " must not be negative");
   const std::int64_t last = options.stop_after > 0 ? std::min(steps, begun_at + options.stop_after) : steps;
   std::fprintf(stderr, "%lld parameters, vocabulary %lld, steps %lld to %lld of %lld tokens\n",
                static_cast<long long>(trainer.model().parameter_count()),
@@ -83,7 +89,7 @@ void run_train(const TrainVerb& options) {
         {"out", options.out},
         {"parameters", trainer.model().parameter_count()},
         {"steps", trainer.steps_done()},
-        {"train_loss", report.loss},
+        {"train_loss", begun_at < last ? nlohmann::ordered_json(report.loss) : nullptr},
         {"validation_loss", std::isfinite(validation) ? nlohmann::ordered_json(validation) : nullptr},
         {"seconds", seconds},
         {"tokens_per_second",
@@ -91,6 +97,9 @@ void run_train(const TrainVerb& options) {
         {"max_logit", report.max_logit},
         {"entropy", report.entropy}};
     std::puts(result.dump(2).c_str());
+  } else if (begun_at == last) {
+    std::printf("no steps left to train: %lld of %lld are done; validation loss %.4f; written to %s\n",
+                static_cast<long long>(begun_at), static_cast<long long>(steps), validation, options.out.c_str());
   } else {
     std::printf("trained %lld steps in %.1f s; loss %.4f, validation loss %.4f; written to %s\n",
                 static_cast<long long>(trainer.steps_done() - begun_at), seconds, report.loss, validation,
@@ -149,11 +158,11 @@ void add_train_command(CLI::App& program) {
   verb->add_flag("--resume", options->resume, "Continue from DIR with the settings it began with");
   verb->add_option("--stop-after", options->stop_after, "End this run after N steps; --resume goes on")->type_name("N");
   verb->add_option("--log-every", options->log_every)
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(std::int64_t{1}, std::numeric_limits<std::int64_t>::max()))
       ->capture_default_str()
       ->type_name("N");
   verb->add_option("--save-every", options->save_every)
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(std::int64_t{1}, std::numeric_limits<std::int64_t>::max()))
       ->capture_default_str()
       ->type_name("N");
   verb->add_option("--save-dtype", options->save_dtype, "Element type of model.safetensors")

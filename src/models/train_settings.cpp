@@ -25,10 +25,12 @@ void check_settings(const TrainSettings& settings) {
           " must not be negative");
   require(settings.validation_share >= 0 && settings.validation_share < 1, "train: validation share ",
           settings.validation_share, " is not in [0, 1)");
-  require(settings.model.d_model > 0 && settings.model.layers > 0 && settings.model.layers <= 4096 &&
-              settings.model.heads > 0,
-          "train: d_model ", settings.model.d_model, ", layers ", settings.model.layers, " and heads ",
-          settings.model.heads, " must be positive");
+  require(settings.adam.weight_decay >= 0, "train: weight decay ", settings.adam.weight_decay, " must not be negative");
+  require(settings.model.softcap >= 0, "train: softcap ", settings.model.softcap, " must not be negative");
+  require(settings.model.layers > 0 && settings.model.layers <= 4096, "train: layers ", settings.model.layers,
+          " is not between 1 and 4096");
+  require(settings.model.d_model > 0 && settings.model.heads > 0, "train: d_model ", settings.model.d_model,
+          " and heads ", settings.model.heads, " must be positive");
 }
 
 std::string settings_json(const TrainSettings& settings) {

@@ -10,4 +10,6 @@ void write_text(const std::filesystem::path& path, std::string_view text) {
   file.commit();
 }
 
+void require_writable(const std::filesystem::path& path) { const PendingFile unused(path); }
+
 }  // namespace rootdk

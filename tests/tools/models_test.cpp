@@ -1,0 +1,121 @@
+// rootdk generate, train and inspect, as users run them and as they mistype them.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tools/command.h"
+
+namespace rootdk {
+namespace {
+
+using nlohmann::json;
+using test::run_rootdk;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+
+const std::string kModels = std::string(ROOTDK_TEST_DATA) + "/models/";
+
+std::vector<int> new_ids(std::vector<std::string> options) {
+  options.insert(options.begin(), {"generate", kModels + "llama", "--ids", "3,1,4", "--max-new", "12", "--json"});
+  const auto run = run_rootdk(options);
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  return json::parse(run.out)["new_ids"];
+}
+
+TEST(Generate, SamplesWhereASamplingOptionIsGiven) {
+  EXPECT_EQ(new_ids({}), new_ids({"--greedy"}));
+  EXPECT_NE(new_ids({}), new_ids({"--temperature", "1", "--seed", "3"}));
+  EXPECT_EQ(new_ids({"--temperature", "1", "--seed", "3"}), new_ids({"--top-k", "0", "--seed", "3"}));
+  EXPECT_NE(new_ids({"--temperature", "1", "--seed", "3"}), new_ids({"--temperature", "1", "--seed", "4"}));
+}
+
+TEST(Generate, RefusesWhatExcludesEachOther) {
+  for (const std::vector<std::string>& options :
+       {std::vector<std::string>{"--greedy", "--temperature", "1"}, {"--stop-at-end", "--ignore-end"}}) {
+    std::vector<std::string> arguments = {"generate", kModels + "llama", "--ids", "1"};
+    arguments.insert(arguments.end(), options.begin(), options.end());
+    const auto run = run_rootdk(arguments);
+    EXPECT_EQ(run.exit_code, 2);
+    EXPECT_THAT(run.err, HasSubstr("excludes"));
+  }
+}
+
+TEST(Generate, RefusesAnEmptyListOfIds) {
+  const auto run = run_rootdk({"generate", kModels + "llama", "--ids", ""});
+  EXPECT_EQ(run.exit_code, 2);
+  EXPECT_THAT(run.err, HasSubstr("a number is missing"));
+}
+
+TEST(Generate, PrintsNothingBeforeAnError) {
+  const auto run = run_rootdk({"generate", "builtin", "--prompt", "ROMEO", "--temperature", "-1"});
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_THAT(run.out, IsEmpty());
+  EXPECT_THAT(run.err, HasSubstr("temperature -1 must be positive"));
+}
+
+TEST(Generate, RefusesAPromptPastTheLastPosition) {
+  std::string ids = "1";
+  for (int i = 1; i < 65; ++i) ids += ",1";
+  const auto run = run_rootdk({"generate", kModels + "gpt2", "--ids", ids});
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_THAT(run.err, HasSubstr("the prompt has 65 tokens, but the model has 64 positions"));
+}
+
+TEST(Generate, TakesNoMemoryForTokensThatNeverCome) {
+  const auto run =
+      run_rootdk({"generate", kModels + "gpt2", "--ids", "1,2", "--max-new", "9000000000000000000", "--json"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(json::parse(run.out)["new_tokens"], 63);  // as far as its 64 positions reach
+}
+
+TEST(Train, FindsOutBeforeTrainingThatItCannotWrite) {
+  test::TemporaryFolder folder;
+  std::ofstream(folder / "text") << std::string(2000, 'a') + std::string(2000, 'b');
+  const auto run = run_rootdk({"train", "--text", (folder / "text").string(), "--out", (folder / "text").string()});
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_THAT(run.err, HasSubstr("the folder cannot be made"));
+  EXPECT_THAT(run.err, Not(HasSubstr("step ")));
+}
+
+TEST(Train, SaysWhenNothingIsLeftToTrain) {
+  test::TemporaryFolder folder;
+  std::ofstream(folder / "text") << std::string(2000, 'a') + std::string(2000, 'b');
+  std::vector<std::string> arguments = {"train", "--text", (folder / "text").string(), "--out",
+                                        (folder / "out").string()};
+  std::vector<std::string> sizes = {"--d-model", "8",         "--heads", "2",       "--layers",
+                                    "1",         "--context", "8",       "--steps", "1"};
+  std::vector<std::string> first = arguments, again = arguments;
+  first.insert(first.end(), sizes.begin(), sizes.end());
+  again.emplace_back("--resume");
+  ASSERT_EQ(run_rootdk(first).exit_code, 0);
+  const auto run = run_rootdk(again);
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_THAT(run.out, HasSubstr("no steps left to train: 1 of 1 are done"));
+}
+
+TEST(Train, NamesAFolderThatIsNoText) {
+  test::TemporaryFolder folder;
+  const auto run = run_rootdk({"train", "--text", folder.path().string(), "--out", (folder / "out").string()});
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_THAT(run.err, HasSubstr("is a folder, not a text"));
+}
+
+TEST(Lab, FindsOutBeforeMeasuringThatItCannotWrite) {
+  const auto run = run_rootdk({"lab", "--only", "3", "--report", "/nowhere/report.html"});
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_THAT(run.out, IsEmpty());
+  EXPECT_THAT(run.err, HasSubstr("/nowhere/report.html"));
+}
+
+TEST(Lab, MeasuresAClaimOnce) {
+  const auto run = run_rootdk({"lab", "--only", "3,3", "--json"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(json::parse(run.out).size(), 1U);
+}
+
+}  // namespace
+}  // namespace rootdk

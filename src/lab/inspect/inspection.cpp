@@ -191,7 +191,9 @@ Inspection inspect(const LoadedModel& subject, const std::vector<std::int32_t>& 
   }
   result.tokens = texts_of(subject, result.ids);
   const auto& first_block = config.stack.blocks.at(0).attention;
-  require_known(options.layers, static_cast<std::int64_t>(config.stack.blocks.size()), "layer");
+  const std::size_t layers =
+      std::max(config.stack.blocks.size(), config.encoder ? config.encoder->blocks.size() : std::size_t{0});
+  require_known(options.layers, static_cast<std::int64_t>(layers), "layer");
   require_known(options.heads, first_block.heads, "head");
 
   AttentionObserver observer;

@@ -113,7 +113,11 @@ TransformerConfig parse_gemma2(const JsonFields& fields) {
           ": use_bidirectional_attention true is not supported");
   TransformerConfig config = parse_llama_like(fields, 256, true);
   config.embedding_scale = std::sqrt(static_cast<double>(config.d_model));
-  config.head_softcap = fields.number({"final_logit_softcapping"}, 0.0);
+  // A cap that is left out has its usual value; null says that there is none.
+  auto softcap = [&](std::string_view name, double usual) {
+    return fields.number({name}, fields.object().contains(std::string(name)) ? 0.0 : usual);
+  };
+  config.head_softcap = softcap("final_logit_softcapping", 30.0);
   const double scalar = fields.number({"query_pre_attn_scalar"}, 256.0);
   require(scalar > 0, fields.where(), ": query_pre_attn_scalar ", scalar, " must be positive");
   const std::string default_activation = "gelu_pytorch_tanh";
@@ -122,7 +126,7 @@ TransformerConfig parse_gemma2(const JsonFields& fields) {
     block.norm.kind = NormKind::rms_unit_offset;
     block.placement = NormPlacement::sandwich;
     block.attention.scale = 1.0 / std::sqrt(scalar);
-    block.attention.softcap = fields.number({"attn_logit_softcapping"}, 0.0);
+    block.attention.softcap = softcap("attn_logit_softcapping", 50.0);
     block.feed_forward.activation = activation(fields, {"hidden_activation"}, default_activation);
   }
   apply_windows(fields, config.stack, every_other_layer);

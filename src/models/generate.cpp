@@ -78,6 +78,10 @@ class Generator::Stepper {
   }
 
   Value logits(const std::vector<std::int32_t>& sequence) {
+    // Dynamic RoPE turns every key by another angle with each token past the trained length: what is kept no longer
+    // fits.
+    const RopeConfig& rope = model_.config().rope;
+    if (rope.dynamic && static_cast<std::int64_t>(sequence.size()) > rope.max_position) cache_.reset();
     std::vector<std::int32_t> fresh = sequence;
     if (cache_) fresh.erase(fresh.begin(), fresh.begin() + cache_->length);
     ModelInput input;

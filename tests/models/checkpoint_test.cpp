@@ -105,6 +105,15 @@ TEST(Config, OlderSpellingsMeanTheSame) {
   EXPECT_EQ(parse(neox).rope.params.base, 1234.0);
 }
 
+TEST(Config, Gemma2CapsUnlessToldNotTo) {
+  Json json = config_of("gemma2");
+  json.erase("final_logit_softcapping");
+  json["attn_logit_softcapping"] = nullptr;
+  const TransformerConfig config = parse(json);
+  EXPECT_EQ(config.head_softcap, 30.0);
+  EXPECT_EQ(config.stack.blocks[0].attention.softcap, 0.0);
+}
+
 TEST(Config, ErrorsNameTheFieldItsValueAndWhatIsSupported) {
   auto message = [](const char* name, const auto& change) {
     Json json = config_of(name);
@@ -240,6 +249,20 @@ TEST(Checkpoint, StoriesModelTellsItsStory) {
             std::vector<std::int32_t>(
                 ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(
                                                tokenizer.encode("Once upon a time, there was a little girl").size())));
+}
+
+TEST(Generate, DynamicRopeGivesTheSameTokensWithACacheAndWithoutOne) {
+  const Folder folder;
+  Json json = config_of("llama");
+  json["max_position_embeddings"] = 8;
+  json["rope_parameters"] = {{"rope_type", "dynamic"}, {"rope_theta", 10000.0}, {"factor", 2.0}};
+  folder.write_config(json);
+  rewrite("llama", folder.path / "model.safetensors");
+  const Transformer model = load_model(folder.path);
+  const std::vector<std::int32_t> prompt = {5, 9, 3, 20};
+  const auto cached = generate(model, prompt, {.max_new = 30, .cache = true}).ids;
+  EXPECT_EQ(cached, generate(model, prompt, {.max_new = 30, .cache = false}).ids);
+  EXPECT_NE(cached, generate(load_model(fixture("llama")), prompt, {.max_new = 30}).ids);
 }
 
 TEST(Sampling, FollowsTemperatureTopKTopPAndSeed) {

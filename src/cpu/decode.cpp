@@ -24,6 +24,10 @@ CacheKind cache_kind(DType dtype) {
   }
 }
 
+// Shorter pieces of one head in a page are read slower than they could be: the processor's own prefetching starts anew
+// with each. Then the heads of a page, which lie one after another, are walked side by side.
+constexpr std::int64_t kLongPieceBytes = 16 << 10;
+
 // Some of the new tokens of one sequence.
 struct TokenBlock {
   const KvSpan* span = nullptr;
@@ -77,6 +81,10 @@ class AttendRun {
         out_stride_((shape_.value_dim + 63) / 64 * 64) {
     for (const KvSpan& span : call.spans) cut(span);
     block_rows_ = static_cast<int>((tokens_per_block_ * shape_.group() + kRowBlock - 1) / kRowBlock * kRowBlock);
+    const std::int64_t piece = shape_.page_size * shape_.head_dim * static_cast<std::int64_t>(size_of(call.k.dtype));
+    if (piece < kLongPieceBytes) heads_together_ = std::min<std::int64_t>(shape_.kv_heads, kMaxHeadsTogether);
+    // Threads without work would cost more than memory read in short pieces.
+    if (chunk_count() / heads_together_ < 4 * executor_.threads()) heads_together_ = 1;
   }
 
   void run() {
@@ -85,7 +93,7 @@ class AttendRun {
     executor_.parallel_for(shape_.tokens, [this](std::int64_t row) { widen_query(row); });
     // Whole rows in one task where there are tasks enough; else a task a chunk. Both add the chunks in order: the
     // result has the same bits.
-    const auto whole = static_cast<std::int64_t>(blocks_.size()) * shape_.kv_heads;
+    const auto whole = static_cast<std::int64_t>(blocks_.size()) * head_groups();
     if (executor_.threads() == 1 || whole >= 4 * executor_.threads() || !chunks_fit()) {
       run_whole(whole);
     } else {
@@ -94,13 +102,25 @@ class AttendRun {
   }
 
  private:
-  // Rows, states and scratch of one task.
-  struct Slot {
+  // Rows, states and scratch of one key head of a task.
+  struct HeadSlot {
     QueryRow* rows;
     KeySpan* hidden;
     RowStates state, chunk;
     void* scratch;
   };
+  using Slot = std::vector<HeadSlot>;  // of one task
+
+  std::int64_t head_groups() const { return (shape_.kv_heads + heads_together_ - 1) / heads_together_; }
+
+  // The key heads of a group.
+  struct Heads {
+    std::int64_t first, count;
+  };
+  Heads heads_of_group(std::int64_t group) const {
+    const std::int64_t first = group * heads_together_;
+    return {first, std::min(heads_together_, shape_.kv_heads - first)};
+  }
 
   void cut(const KvSpan& span) {
     const KeySpan evicted{span.gap_begin, span.gap_end};
@@ -157,7 +177,7 @@ class AttendRun {
            Workspace::aligned(rows * static_cast<std::size_t>(out_stride_) * sizeof(float));
   }
 
-  std::size_t slot_bytes() const {
+  std::size_t head_slot_bytes() const {
     const auto rows = static_cast<std::size_t>(block_rows_);
     return Workspace::aligned(rows * sizeof(QueryRow)) + Workspace::aligned(rows * sizeof(KeySpan)) +
            Workspace::aligned(scratch_bytes());
@@ -180,9 +200,9 @@ class AttendRun {
     return state;
   }
 
-  Slot take_slot(Workspace& memory) const {
+  HeadSlot take_head_slot(Workspace& memory) const {
     const auto rows = static_cast<std::size_t>(block_rows_);
-    Slot slot{};
+    HeadSlot slot{};
     slot.rows = memory.take<QueryRow>(rows);
     slot.hidden = memory.take<KeySpan>(rows);
     slot.scratch = memory.take<std::byte>(scratch_bytes());
@@ -190,7 +210,7 @@ class AttendRun {
   }
 
   // Points the slot's rows at the block: row r is token r / group, head r % group of the key head.
-  void set_rows(const Slot& slot, const TokenBlock& block, std::int64_t kv_head) const {
+  void set_rows(const HeadSlot& slot, const TokenBlock& block, std::int64_t kv_head) const {
     const SequenceSpan span{.q_len = block.tokens, .kv_len = block.key_end(), .kv_visible = block.key_end()};
     for (std::int64_t i = 0; i < block.tokens; ++i) {
       const KeySpan hidden = key_span(key_gaps(*block.span, call_.params, block.position(i)).hidden);
@@ -208,9 +228,9 @@ class AttendRun {
                : nullptr;
   }
 
-  // The chunk that begins there; keys up to fetch_end come next on the same thread.
-  void run_chunk(const Slot& slot, const TokenBlock& block, std::int64_t kv_head, std::int64_t begin,
-                 std::int64_t fetch_end, const RowStates& state) {
+  // The chunk that begins there, of one key head.
+  DecodeBlock chunk_work(const HeadSlot& slot, const TokenBlock& block, std::int64_t kv_head, std::int64_t begin,
+                         const RowStates& state) {
     DecodeBlock work;
     work.rule = &rows_.rule();
     work.rows = slot.rows;
@@ -232,12 +252,12 @@ class AttendRun {
                   .kind = cache_kind(call_.k.dtype)};
     work.begin = begin;
     work.end = std::min<std::int64_t>(begin + kChunkKeys, block.key_end());
-    work.fetch_end = fetch_end;
+    work.fetch_end = block.key_end();  // later chunks come next on the same thread
     work.evicted = {block.span->gap_begin, block.span->gap_end};
     work.unseen = block.unseen;
     work.state = state;
     work.scratch = slot.scratch;
-    kernels_.run(work);
+    return work;
   }
 
   void merge(const RowStates& into, const RowStates& later, const TokenBlock& block) const {
@@ -265,75 +285,102 @@ class AttendRun {
 
   void run_whole(std::int64_t tasks) {
     const int slots = static_cast<int>(std::min<std::int64_t>(executor_.threads(), tasks));
-    Workspace memory(static_cast<std::size_t>(slots) * (slot_bytes() + 2 * state_bytes()));
-    std::vector<Slot> slot;
-    for (int s = 0; s < slots; ++s) {
-      slot.push_back(take_slot(memory));
-      slot.back().state = take_state(memory);
-      slot.back().chunk = take_state(memory);
+    const auto heads = static_cast<std::size_t>(slots * heads_together_);
+    Workspace memory(heads * (head_slot_bytes() + 2 * state_bytes()));
+    std::vector<Slot> slot(static_cast<std::size_t>(slots));
+    for (Slot& one : slot) {
+      for (std::int64_t h = 0; h < heads_together_; ++h) {
+        one.push_back(take_head_slot(memory));
+        one.back().state = take_state(memory);
+        one.back().chunk = take_state(memory);
+      }
     }
     spread_tasks(executor_, slots, tasks, [&](std::int64_t s, std::int64_t task) {
       const Slot& own = slot[static_cast<std::size_t>(s)];
-      const TokenBlock& block = blocks_[static_cast<std::size_t>(task / shape_.kv_heads)];
-      const std::int64_t kv_head = task % shape_.kv_heads;
-      set_rows(own, block, kv_head);
+      const TokenBlock& block = blocks_[static_cast<std::size_t>(task / head_groups())];
+      const Heads heads = heads_of_group(task % head_groups());
+      for (std::int64_t h = 0; h < heads.count; ++h) set_rows(own[static_cast<std::size_t>(h)], block, heads.first + h);
       for (std::size_t c = 0; c < block.chunks.size(); ++c) {
-        run_chunk(own, block, kv_head, block.chunks[c], block.key_end(), c == 0 ? own.state : own.chunk);
-        if (c > 0) merge(own.state, own.chunk, block);
+        DecodeBlock work[kMaxHeadsTogether];
+        for (std::int64_t h = 0; h < heads.count; ++h) {
+          const HeadSlot& head = own[static_cast<std::size_t>(h)];
+          work[h] = chunk_work(head, block, heads.first + h, block.chunks[c], c == 0 ? head.state : head.chunk);
+        }
+        kernels_.run(work, static_cast<int>(heads.count));
+        for (std::int64_t h = 0; c > 0 && h < heads.count; ++h) {
+          merge(own[static_cast<std::size_t>(h)].state, own[static_cast<std::size_t>(h)].chunk, block);
+        }
       }
-      finish(block, kv_head, own.state);
+      for (std::int64_t h = 0; h < heads.count; ++h) {
+        finish(block, heads.first + h, own[static_cast<std::size_t>(h)].state);
+      }
     });
   }
 
-  // A state for every chunk of every block and key head.
-  std::size_t chunk_count() const {
+  // Chunks of all blocks and key heads.
+  std::int64_t chunk_count() const {
     std::size_t chunks = 0;
     for (const TokenBlock& block : blocks_) chunks += block.chunks.size();
-    return chunks * static_cast<std::size_t>(shape_.kv_heads);
+    return static_cast<std::int64_t>(chunks) * shape_.kv_heads;
   }
 
+  // Whether every chunk can have a state of its own.
   bool chunks_fit() const {
     constexpr std::size_t kEnough = std::size_t{256} << 20;
     const std::size_t limit = call_.execution.workspace_limit ? call_.execution.workspace_limit : kEnough;
-    return chunk_count() * state_bytes() <= limit;
+    return static_cast<std::size_t>(chunk_count()) * state_bytes() <= limit;
   }
 
   void run_chunks() {
-    struct Part {
+    // The chunks of one block and key head lie side by side in `states`.
+    struct Task {
       const TokenBlock* block;
-      std::int64_t kv_head, begin;
-      RowStates state;
-      bool first;  // of its block and key head
+      Heads heads;
+      std::size_t chunk;
+      const RowStates* states;  // of the first head
     };
-    const std::size_t count = chunk_count();
+    struct Row {
+      const TokenBlock* block;
+      std::int64_t kv_head;
+      const RowStates* states;
+    };
+    const auto count = static_cast<std::size_t>(chunk_count());
     const int slots = static_cast<int>(std::min<std::size_t>(static_cast<std::size_t>(executor_.threads()), count));
-    Workspace memory(static_cast<std::size_t>(slots) * slot_bytes() + count * state_bytes());
-    std::vector<Slot> slot;
-    for (int s = 0; s < slots; ++s) slot.push_back(take_slot(memory));
-    std::vector<Part> parts;
-    parts.reserve(count);
+    Workspace memory(static_cast<std::size_t>(slots * heads_together_) * head_slot_bytes() + count * state_bytes());
+    std::vector<Slot> slot(static_cast<std::size_t>(slots));
+    for (Slot& one : slot) {
+      for (std::int64_t h = 0; h < heads_together_; ++h) one.push_back(take_head_slot(memory));
+    }
+    std::vector<RowStates> states(count);
+    for (RowStates& state : states) state = take_state(memory);
+    std::vector<Task> tasks;
+    std::vector<Row> rows;
+    const RowStates* at = states.data();
     for (const TokenBlock& block : blocks_) {
-      for (std::int64_t kv_head = 0; kv_head < shape_.kv_heads; ++kv_head) {
-        for (const std::int64_t begin : block.chunks) {
-          parts.push_back({&block, kv_head, begin, take_state(memory), begin == block.chunks.front()});
-        }
+      const std::size_t chunks = block.chunks.size();
+      for (std::int64_t group = 0; group < head_groups(); ++group) {
+        const Heads heads = heads_of_group(group);
+        for (std::size_t c = 0; c < chunks; ++c) tasks.push_back({&block, heads, c, at});
+        for (std::int64_t h = 0; h < heads.count; ++h, at += chunks) rows.push_back({&block, heads.first + h, at});
       }
     }
-    spread_tasks(executor_, slots, static_cast<std::int64_t>(count), [&](std::int64_t s, std::int64_t task) {
+    spread_tasks(executor_, slots, static_cast<std::int64_t>(tasks.size()), [&](std::int64_t s, std::int64_t index) {
       const Slot& own = slot[static_cast<std::size_t>(s)];
-      const Part& part = parts[static_cast<std::size_t>(task)];
-      set_rows(own, *part.block, part.kv_head);
-      run_chunk(own, *part.block, part.kv_head, part.begin, part.block->key_end(), part.state);
+      const Task& task = tasks[static_cast<std::size_t>(index)];
+      const TokenBlock& block = *task.block;
+      DecodeBlock work[kMaxHeadsTogether];
+      for (std::int64_t h = 0; h < task.heads.count; ++h) {
+        const HeadSlot& head = own[static_cast<std::size_t>(h)];
+        set_rows(head, block, task.heads.first + h);
+        work[h] = chunk_work(head, block, task.heads.first + h, block.chunks[task.chunk],
+                             task.states[static_cast<std::size_t>(h) * block.chunks.size() + task.chunk]);
+      }
+      kernels_.run(work, static_cast<int>(task.heads.count));
     });
-    std::vector<std::size_t> firsts;
-    for (std::size_t p = 0; p < count; ++p) {
-      if (parts[p].first) firsts.push_back(p);
-    }
-    executor_.parallel_for(static_cast<std::int64_t>(firsts.size()), [&](std::int64_t i) {
-      std::size_t p = firsts[static_cast<std::size_t>(i)];
-      const Part& first = parts[p];
-      for (++p; p < count && !parts[p].first; ++p) merge(first.state, parts[p].state, *first.block);
-      finish(*first.block, first.kv_head, first.state);
+    executor_.parallel_for(static_cast<std::int64_t>(rows.size()), [&](std::int64_t i) {
+      const Row& row = rows[static_cast<std::size_t>(i)];
+      for (std::size_t c = 1; c < row.block->chunks.size(); ++c) merge(row.states[0], row.states[c], *row.block);
+      finish(*row.block, row.kv_head, row.states[0]);
     });
   }
 
@@ -345,6 +392,7 @@ class AttendRun {
   RowStatistics statistics_;
   Executor& executor_;
   std::int64_t tokens_per_block_, out_stride_;
+  std::int64_t heads_together_ = 1;  // key heads that a task walks side by side; bits do not depend on it
   int block_rows_ = 0;
   std::vector<TokenBlock> blocks_;
   std::vector<float> q_;

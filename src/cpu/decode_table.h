@@ -23,6 +23,9 @@ constexpr int kChunkKeys = 1024;
 // The rows of a query block are computed four at a time.
 constexpr int kRowBlock = 4;
 
+// Key heads of a sequence that are walked side by side, at most.
+constexpr int kMaxHeadsTogether = 16;
+
 // One key head of one sequence in the cache. Row t of page p begins at k + (p * k_page_stride + t * head_dim) elements.
 struct CachedKeys {
   const void* k = nullptr;
@@ -59,7 +62,9 @@ struct DecodeBlock {
 
 struct DecodeTable {
   size_t (*scratch_bytes)(int head_dim, int value_dim, int rows) = nullptr;
-  void (*run)(const DecodeBlock& block) = nullptr;
+  // The same chunk of `count` key heads of one sequence, tile by tile and in each tile head by head: where pages are
+  // small, memory is read in longer pieces, since a page holds its heads one after another.
+  void (*run)(const DecodeBlock* blocks, int count) = nullptr;
   // Adds the state of later keys to the state of earlier ones.
   void (*merge)(const RowStates& into, const RowStates& later, int rows, int value_dim) = nullptr;
   // out[d] = row[d] * factor in the caller's element type.

@@ -78,6 +78,27 @@ TEST_P(LongCaches, HaveTheSameBitsInAnyBatch) {
   EXPECT_EQ(doubles(both.view().slice(2, 2, 3)), doubles(alone));
 }
 
+// Key heads are walked side by side in small pages, up to 16 of 18 here: by one thread through all chunks, by two a
+// chunk at a time, and by seven not at all.
+TEST_P(LongCaches, ManyHeadsHaveTheSameBitsForAnyThreads) {
+  constexpr std::int64_t kMany = 18, kSmall = 8, kLong = 9000;
+  KvCache cache({.dtype = GetParam(), .kv_heads = kMany, .head_dim = kSmall, .page_size = 16, .pages = 600});
+  const SequenceId sequence = cache.open();
+  append(cache, random_tensor(DType::f32, {1, kMany, kLong, kSmall}, 4),
+         random_tensor(DType::f32, {1, kMany, kLong, kSmall}, 5), {{{.sequence = sequence, .tokens = kLong}}});
+  const Tensor q = random_tensor(DType::f32, {1, kMany, 1, kSmall}, 6);
+  const auto attended = [&](Execution execution) {
+    Tensor out(DType::f32, {1, kMany, 1, kSmall});
+    attend(cache, q, out, {{{.sequence = sequence}}}, {}, {}, execution);
+    return out;
+  };
+  const Tensor one = attended({.executor = &shared_executor(1)});
+  EXPECT_EQ(doubles(attended({.executor = &shared_executor(2)})), doubles(one));
+  EXPECT_EQ(doubles(attended({.executor = &shared_executor(7)})), doubles(one));
+  const Tensor expected = attended({.target = "reference"});
+  EXPECT_LT(difference(convert(expected, DType::f64), convert(one, DType::f64)).largest, 1e-4);
+}
+
 // Beside keys that are read stand keys that are not: later tokens of the same call, and what a window hides.
 TEST_P(LongCaches, KeysThatARowDoesNotReadMayHoldAnything) {
   Long test(GetParam());

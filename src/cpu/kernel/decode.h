@@ -84,7 +84,8 @@ class DecodeKernel {
         scaled_(block.cache.kind == CacheKind::i8),
         scratch_(block.scratch, block.head_dim, block.value_dim, row_blocks_) {}
 
-  void run() {
+  // Forgets what the states held, makes the queries ready, and finds the first tile; total is 0 where there is none.
+  KeyTile start() {
     clear();
     for (int b = 0; b < row_blocks_; ++b) {
       const int first = b * kRowBlock;
@@ -92,16 +93,22 @@ class DecodeKernel {
           block_.q + static_cast<ptrdiff_t>(first) * block_.head_dim, smaller(kRowBlock, block_.row_count - first),
           block_.head_dim, block_.q_is_bf16, scratch_.packed + static_cast<size_t>(b) * scratch_.packed_stride);
     }
+    return find_from(block_.begin, block_.end);
+  }
+
+  // Adds a tile to all rows, while memory brings the tile that is read after it.
+  void add(const KeyTile& tile, const KeyTile& ahead) {
     const KeyTile nothing;
-    KeyTile tile = find_from(block_.begin, block_.end);
-    while (tile.total > 0) {
-      const KeyTile next = find_from(tile.begin + KeyTile::kKeys, block_.end);
-      // Behind the last tile comes the next chunk.
-      const KeyTile ahead = next.total > 0 ? next : find_from(block_.end, block_.fetch_end);
-      // The first rows fetch, the others find everything in the caches.
-      for (int b = 0; b < row_blocks_; ++b) attend(b, tile, b == 0 ? ahead : nothing);
-      tile = next;
-    }
+    // The first rows fetch, the others find everything in the caches.
+    for (int b = 0; b < row_blocks_; ++b) attend(b, tile, b == 0 ? ahead : nothing);
+  }
+
+  KeyTile next(const KeyTile& tile) const { return find_from(tile.begin + KeyTile::kKeys, block_.end); }
+
+  // The next tile or, behind the last one, the first of the next chunk.
+  KeyTile following(const KeyTile& tile) const {
+    const KeyTile after = next(tile);
+    return after.total > 0 ? after : find_from(block_.end, block_.fetch_end);
   }
 
  private:
@@ -317,6 +324,22 @@ class DecodeKernel {
   bool scaled_;
   DecodeScratch<Product> scratch_;
 };
+
+// See DecodeTable::run. All heads see the same keys, so that they have a tile in the same places.
+template <class Product>
+void run_chunk(const DecodeBlock* blocks, int count) {
+  using Kernel = DecodeKernel<Product>;
+  typename Kernel::KeyTile tiles[kMaxHeadsTogether];
+  for (int head = 0; head < count; ++head) tiles[head] = Kernel(blocks[head]).start();
+  while (tiles[0].total > 0) {
+    const auto first_again = Kernel(blocks[0]).following(tiles[0]);
+    for (int head = 0; head < count; ++head) {
+      Kernel kernel(blocks[head]);
+      kernel.add(tiles[head], head + 1 < count ? tiles[head + 1] : first_again);
+      tiles[head] = kernel.next(tiles[head]);
+    }
+  }
+}
 
 }  // namespace
 }  // namespace rootdk::cpu

@@ -20,12 +20,12 @@ struct DecodeFunctions {
     return most;
   }
 
-  static void run(const DecodeBlock& block) {
-    switch (block.cache.kind) {
-      case CacheKind::f32: return DecodeKernel<F32>(block).run();
-      case CacheKind::bf16: return DecodeKernel<Bf16>(block).run();
-      case CacheKind::f16: return DecodeKernel<F16>(block).run();
-      case CacheKind::i8: return DecodeKernel<Int8>(block).run();
+  static void run(const DecodeBlock* blocks, int count) {
+    switch (blocks[0].cache.kind) {
+      case CacheKind::f32: return run_chunk<F32>(blocks, count);
+      case CacheKind::bf16: return run_chunk<Bf16>(blocks, count);
+      case CacheKind::f16: return run_chunk<F16>(blocks, count);
+      case CacheKind::i8: return run_chunk<Int8>(blocks, count);
     }
   }
 

@@ -29,6 +29,7 @@ struct TrainVerb {
   bool resume = false, json = false;
   std::int64_t log_every = 20, save_every = 200, stop_after = 0;
   int threads = 0;
+  std::string given_settings;  // options on the command line that --resume does not read
 };
 
 // Before the first step, not after the last: a folder that cannot be written would cost the whole training.
@@ -56,6 +57,12 @@ void run_train(const TrainVerb& options) {
   keep_freed_memory();
   const std::string text = read_text_file(options.text);
   const std::optional<DType> dtype = parse_dtype(options.save_dtype);
+  require(options.resume || !Trainer::has_state(options.out), options.out,
+          " holds a training: --resume goes on with it; to begin anew, name another folder or empty this one");
+  if (options.resume && !options.given_settings.empty()) {
+    std::fprintf(stderr, "not read, as a training goes on with the settings it began with:%s\n",
+                 options.given_settings.c_str());
+  }
   Executor* executor = options.threads > 0 ? &shared_executor(options.threads) : nullptr;
   Trainer trainer =
       options.resume ? Trainer::resume(options.out, text, executor) : Trainer(options.settings, text, executor);
@@ -153,8 +160,11 @@ void add_train_command(CLI::App& program) {
   options->settings.model.vocab_size = 512;
   verb->add_option("--text", options->text, "Text to learn")->required()->type_name("FILE");
   verb->add_option("--out", options->out, "Folder for checkpoints and the model")->required()->type_name("DIR");
+  const std::size_t before = verb->get_options().size();
   add_model_options(*verb, *options);
   add_training_options(*verb, *options);
+  const std::vector<CLI::Option*> all = verb->get_options();
+  const std::vector<CLI::Option*> settings(all.begin() + static_cast<std::ptrdiff_t>(before), all.end());
   verb->add_flag("--resume", options->resume, "Continue from DIR with the settings it began with");
   verb->add_option("--stop-after", options->stop_after, "End this run after N steps; --resume goes on")->type_name("N");
   verb->add_option("--log-every", options->log_every)
@@ -172,7 +182,10 @@ void add_train_command(CLI::App& program) {
       ->check(CLI::Range(1, 4096))
       ->type_name("N");
   verb->add_flag("--json", options->json, "Print JSON at the end");
-  verb->callback([options] {
+  verb->callback([options, settings] {
+    for (const CLI::Option* setting : settings) {
+      if (setting->count() > 0) options->given_settings += " " + setting->get_name();
+    }
     options->settings.schedule = schedule_named(options->schedule);
     run_train(*options);
   });

@@ -165,9 +165,11 @@ void Trainer::save_state(const std::filesystem::path& folder) const {
                      {"text_hash", std::to_string(text_hash_)}});
 }
 
+bool Trainer::has_state(const std::filesystem::path& folder) { return std::filesystem::exists(folder / kStateFile); }
+
 Trainer Trainer::resume(const std::filesystem::path& folder, std::string_view text, Executor* executor) {
   const std::filesystem::path path = folder / kStateFile;
-  require(std::filesystem::exists(path), path.string(), ": there is no training to resume");
+  require(has_state(folder), path.string(), ": there is no training to resume");
   const SafetensorsFile file = SafetensorsFile::open(path);
   const std::map<std::string, std::string>& metadata = file.metadata();
   auto field = [&](const std::string& name) {

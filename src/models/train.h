@@ -52,6 +52,8 @@ class Trainer {
   // The mean loss over up to `batches` batches of the validation part, in order.
   double validation_loss(std::int64_t batches) const;
 
+  // Whether the folder holds a state.
+  static bool has_state(const std::filesystem::path& folder);
   // The state, in one file that is put in place in one step: a kill at any time leaves the last whole one.
   void save_state(const std::filesystem::path& folder) const;
   // config.json, tokenizer.json and model.safetensors for the other commands.

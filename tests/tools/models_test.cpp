@@ -95,6 +95,13 @@ TEST(Train, SaysWhenNothingIsLeftToTrain) {
   const auto run = run_rootdk(again);
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_THAT(run.out, HasSubstr("no steps left to train: 1 of 1 are done"));
+  // Nothing is overwritten, and nothing is ignored without a word.
+  const auto anew = run_rootdk(first);
+  EXPECT_EQ(anew.exit_code, 1);
+  EXPECT_THAT(anew.err, HasSubstr("holds a training: --resume goes on with it"));
+  again.insert(again.end(), {"--steps", "7", "--lr", "1"});
+  EXPECT_THAT(run_rootdk(again).err,
+              HasSubstr("not read, as a training goes on with the settings it began with: --steps --lr\n"));
 }
 
 TEST(Train, NamesAFolderThatIsNoText) {

@@ -92,7 +92,7 @@ TransformerConfig parse_llama(const JsonFields& fields) { return parse_llama_lik
 
 TransformerConfig parse_mistral(const JsonFields& fields) {
   TransformerConfig config = parse_llama_like(fields, 0, false);
-  apply_windows(fields, config.stack, [](std::size_t) { return true; });
+  apply_windows(fields, config.stack, 4096, [](std::size_t) { return true; });
   return config;
 }
 
@@ -101,7 +101,8 @@ TransformerConfig parse_qwen3(const JsonFields& fields) {
   for (BlockConfig& block : config.stack.blocks) block.attention.qk_norm = block.norm;
   if (fields.boolean({"use_sliding_window"}, false)) {
     const std::int64_t first = fields.integer({"max_window_layers"}, 28);
-    apply_windows(fields, config.stack, [=](std::size_t layer) { return static_cast<std::int64_t>(layer) >= first; });
+    apply_windows(fields, config.stack, 4096,
+                  [=](std::size_t layer) { return static_cast<std::int64_t>(layer) >= first; });
   }
   return config;
 }
@@ -129,7 +130,7 @@ TransformerConfig parse_gemma2(const JsonFields& fields) {
     block.attention.softcap = softcap("attn_logit_softcapping", 50.0);
     block.feed_forward.activation = activation(fields, {"hidden_activation"}, default_activation);
   }
-  apply_windows(fields, config.stack, every_other_layer);
+  apply_windows(fields, config.stack, 4096, every_other_layer);
   return config;
 }
 
@@ -149,7 +150,7 @@ TransformerConfig parse_gpt_oss(const JsonFields& fields) {
     require(block.feed_forward.activation == Activation::silu, fields.where(), ": hidden_act \"",
             name_of(block.feed_forward.activation), "\" is not supported for gpt_oss; supported: silu");
   }
-  apply_windows(fields, config.stack, every_other_layer);
+  apply_windows(fields, config.stack, 128, every_other_layer);
   return config;
 }
 

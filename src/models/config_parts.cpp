@@ -155,14 +155,16 @@ RopeConfig rope(const JsonFields& fields, std::int64_t head_dim, double share) {
   return rope;
 }
 
-void apply_windows(const JsonFields& fields, StackConfig& stack, const std::function<bool(std::size_t layer)>& slides) {
+void apply_windows(const JsonFields& fields, StackConfig& stack, std::int64_t usual,
+                   const std::function<bool(std::size_t layer)>& slides) {
   const Json* types = fields.find({"layer_types"});
   if (types) {
     require(types->is_array() && types->size() == stack.blocks.size(), fields.where(), ": layer_types must list the ",
             stack.blocks.size(), " layers");
   }
-  if (!fields.has("sliding_window")) return;
-  const std::int64_t window = fields.size({"sliding_window"});
+  const bool none = fields.object().contains("sliding_window") && !fields.has("sliding_window");
+  if (none) return;
+  const std::int64_t window = fields.size({"sliding_window"}, usual);
   for (std::size_t layer = 0; layer < stack.blocks.size(); ++layer) {
     bool sliding = slides(layer);
     if (types) {

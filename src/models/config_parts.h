@@ -27,8 +27,10 @@ Activation activation_named(const std::string& where, std::string_view field, co
 // no partial_rotary_factor says otherwise.
 RopeConfig rope(const JsonFields& fields, std::int64_t head_dim, double share);
 
-// sliding_window on the layers that layer_types names or, without it, that `slides` picks.
-void apply_windows(const JsonFields& fields, StackConfig& stack, const std::function<bool(std::size_t layer)>& slides);
+// sliding_window on the layers that layer_types names or, without it, that `slides` picks. A window that is left out
+// has the usual size of the architecture; null says that there is none.
+void apply_windows(const JsonFields& fields, StackConfig& stack, std::int64_t usual,
+                   const std::function<bool(std::size_t layer)>& slides);
 
 TransformerConfig parse_language_model(const JsonFields& fields);
 

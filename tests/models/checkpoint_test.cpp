@@ -114,6 +114,18 @@ TEST(Config, Gemma2CapsUnlessToldNotTo) {
   EXPECT_EQ(config.stack.blocks[0].attention.softcap, 0.0);
 }
 
+TEST(Config, WindowsAreAsUsualUnlessToldOtherwise) {
+  const auto window_of = [](const Json& json) { return parse(json).stack.blocks[0].attention.window_left; };
+  Json json = config_of("mistral");
+  json["sliding_window"] = nullptr;
+  EXPECT_EQ(window_of(json), -1);
+  json.erase("sliding_window");
+  EXPECT_EQ(window_of(json), 4095);
+  json = config_of("gpt_oss");
+  json.erase("sliding_window");
+  EXPECT_EQ(window_of(json), 127);
+}
+
 TEST(Config, ErrorsNameTheFieldItsValueAndWhatIsSupported) {
   auto message = [](const char* name, const auto& change) {
     Json json = config_of(name);

@@ -64,7 +64,7 @@ double seconds_of(int threads, const std::function<void()>& body) {
 }
 
 std::size_t peak_bytes_of(const std::function<void()>& body) {
-  malloc_trim(0);  // memory that was freed but not given back would hide what body takes
+  malloc_trim(0);                                 // memory that was freed but not given back would hide what body takes
   std::ofstream("/proc/self/clear_refs") << "5";  // the high-water mark starts again from here
   const std::size_t before = status_bytes("VmRSS:");
   body();

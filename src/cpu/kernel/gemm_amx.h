@@ -8,9 +8,9 @@
 namespace rootdk::cpu {
 namespace {
 
-// Products in bf16 by 16 x 16 x 32 tiles, two by two. Panels are as those of Bf16Gemm, two tiles wide. Left operands are
-// read in whole tiles: memory holds rows rounded up to 16, what lies in the last ones does not matter, and depth_stride
-// is 1.
+// Products in bf16 by 16 x 16 x 32 tiles, two by two. Panels are as those of Bf16Gemm, two tiles wide. Left operands
+// are read in whole tiles: memory holds rows rounded up to 16, what lies in the last ones does not matter, and
+// depth_stride is 1.
 struct AmxGemm {
   using Element = uint16_t;
   using Unit = uint32_t;

@@ -115,13 +115,16 @@ class ROOTDK_API Tensor {
   std::span<const std::int64_t> shape() const { return {view_.shape.data(), static_cast<std::size_t>(view_.rank)}; }
 
   template <class T>
-  std::span<T> values() {
+  std::span<T> values() & {
     return {view_.as<T>(), static_cast<std::size_t>(elements())};
   }
   template <class T>
-  std::span<const T> values() const {
+  std::span<const T> values() const& {
     return {view_.as<T>(), static_cast<std::size_t>(elements())};
   }
+  /// Values of a temporary would be gone before they are read.
+  template <class T>
+  void values() const&& = delete;
 
  private:
   struct Free {

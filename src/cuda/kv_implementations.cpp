@@ -4,6 +4,7 @@
 #include "core/kv_call.h"
 #include "cuda/hopper/hopper.h"
 #include "cuda/kv/append.h"
+#include "cuda/portable/portable.h"
 
 namespace rootdk::cuda {
 
@@ -12,7 +13,7 @@ std::span<const AppendImplementation> append_implementations() {
   return all;
 }
 std::span<const AttendImplementation> attend_implementations() {
-  static const std::array all = {hopper::attend()};
+  static const std::array all = {hopper::attend(), portable::attend()};
   return all;
 }
 

@@ -297,14 +297,25 @@ def test_signatures_show_every_option():
     assert shown["causal"].default is False and shown["score"].default == "dot" and shown["seed"].default == 0
 
 
-def test_cache_on_a_gpu(device):
+@pytest.mark.parametrize("dtype", TOLERANCES)
+def test_cache_on_a_gpu(device, dtype):
     torch = pytest.importorskip("torch")
     if device != "cuda":
         pytest.skip("the CPU has tests of its own")
     q, k, v, expected = (torch.from_numpy(x).to(device) for x in one_sequence())
-    sequence = small_cache(device=device).open()
-    try:
-        sequence.append(k, v)
-    except ValueError as refused:
-        pytest.skip(f"no kernels: {refused}")
-    assert (sequence.attend(q) - expected).abs().max() < 1e-3
+    sequence = small_cache(dtype=dtype, device=device).open()
+    sequence.append(k, v)
+    assert (sequence.attend(q) - expected).abs().max() < max(TOLERANCES[dtype], 1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_sixteen_bits_on_a_gpu(device, dtype):
+    torch = pytest.importorskip("torch")
+    if device != "cuda":
+        pytest.skip("the CPU has tests of its own")
+    q, k, v, expected = (torch.from_numpy(x).to(device) for x in one_sequence())
+    q, k, v = (x.to(getattr(torch, dtype)) for x in (q, k, v))
+    sequence = small_cache(dtype=dtype, device=device).open()
+    sequence.append(k, v)
+    out = sequence.attend(q)
+    assert out.dtype == q.dtype and (out.float() - expected).abs().max() < 3e-2

@@ -9,8 +9,9 @@
 #include "cuda/hopper/forward_launch.h"
 #include "cuda/hopper/hopper.h"
 #include "cuda/hopper/paged_plan.h"
-#include "cuda/hopper/upload.h"
+#include "cuda/kv/attention_params.h"
 #include "cuda/kv/rotate_queries.h"
+#include "cuda/kv/upload.h"
 #include "cuda/launch/device.h"
 #include "cuda/launch/kernel.h"
 #include "cuda/launch/tensor_map.h"
@@ -54,31 +55,18 @@ std::string refuse(const AttendCall& call) {
 
 // The fields that attend shares with attention: one sequence of queries, causal.
 ForwardCall as_forward(const AttendCall& call) {
-  const AttendParams& p = call.params;
   ForwardCall forward;
   forward.q = call.q;
   forward.k = call.k;
   forward.v = call.v;
   forward.out = call.out;
-  forward.params = {.softcap = p.softcap,
-                    .causal = true,
-                    .window_left = p.window_left,
-                    .relative_table = p.relative_table,
-                    .relative_zero = p.relative_zero,
-                    .alibi_slopes = p.alibi_slopes,
-                    .sinks = p.sinks};
+  forward.params = kv::attention_params(call.params);
   forward.stats = {.lse = call.stats.lse,
                    .max_logit = call.stats.max_logit,
                    .max_weight = call.stats.max_weight,
                    .entropy = call.stats.entropy,
                    .sum_p2 = call.stats.sum_p2};
-  forward.shape = {.batch = 1,
-                   .heads = call.shape.heads,
-                   .kv_heads = call.shape.kv_heads,
-                   .q_len = call.shape.tokens,
-                   .kv_len = call.shape.page_size,
-                   .head_dim = call.shape.head_dim,
-                   .value_dim = call.shape.value_dim};
+  forward.shape = kv::attention_shape(call.shape);
   forward.logit_scale = call.logit_scale;
   return forward;
 }
@@ -97,7 +85,7 @@ void upload(const AttendCall& call, const PagedPlan& plan, cudaStream_t stream) 
   };
   put(plan.tables, plan.tables_offset);
   put(plan.positions, plan.positions_offset);
-  upload_words(words, reinterpret_cast<std::int32_t*>(at(call, 0)), stream, call.q.device.index);
+  kv::upload_words(words, reinterpret_cast<std::int32_t*>(at(call, 0)), stream, call.q.device.index);
 }
 
 void launch_tiles(const AttendCall& call, const PagedPlan& plan, ForwardParams& params, const ForwardMaps& maps,

@@ -4,6 +4,7 @@
 
 #include "cuda/common/make_rule.h"
 #include "cuda/launch/device.h"
+#include "cuda/launch/workspace.h"
 #include "cuda/portable/element.h"
 #include "cuda/portable/forward_kernels.h"
 #include "cuda/portable/host.h"

@@ -3,7 +3,6 @@
 #include <limits>
 #include <sstream>
 
-#include "core/check.h"
 #include "cuda/common/make_rule.h"
 #include "cuda/launch/device.h"
 
@@ -34,10 +33,14 @@ Matrix make_matrix(const View& view, bool converts) {
 template Matrix make_matrix(const TensorView&, bool);
 template Matrix make_matrix(const ConstTensorView&, bool);
 
-float* Workspace::floats(std::int64_t count) {
+void* Workspace::take(std::size_t bytes) {
   const std::size_t offset = bytes_;
-  bytes_ += (static_cast<std::size_t>(count) * sizeof(float) + kVectorBytes - 1) / kVectorBytes * kVectorBytes;
-  return memory_ ? reinterpret_cast<float*>(memory_ + offset) : nullptr;
+  bytes_ += (bytes + kVectorBytes - 1) / kVectorBytes * kVectorBytes;
+  return memory_ ? memory_ + offset : nullptr;
+}
+
+float* Workspace::floats(std::int64_t count) {
+  return static_cast<float*>(take(static_cast<std::size_t>(count) * sizeof(float)));
 }
 
 DeviceView<float, 3> Workspace::rows(std::int64_t a, std::int64_t b, std::int64_t c) {
@@ -65,16 +68,7 @@ void set_norms(LogitRule& rule, const NormArguments& q, const NormArguments& k) 
   rule.k_inverse_norm = as_const(k.inverse_norm);
 }
 
-void require_workspace(const Execution& execution, std::size_t bytes, const char* operation) {
-  if (bytes == 0) return;
-  require(execution.workspace && execution.workspace_bytes >= bytes, operation, ": this call needs ", bytes,
-          " bytes of device workspace (", operation, "_workspace()), have ",
-          execution.workspace ? execution.workspace_bytes : 0);
-  require(reinterpret_cast<std::uintptr_t>(execution.workspace) % kVectorBytes == 0, operation,
-          ": the workspace is not aligned to ", kVectorBytes, " bytes");
-}
-
-std::string refuse_call(const ConstTensorView& q, const AttentionShape& shape, const AttentionParams& params) {
+std::string refuse_device(const ConstTensorView& q) {
   if (q.device.kind != DeviceKind::cuda) return "tensors lie on the CPU";
   const DeviceTraits& device = device_traits(q.device.index);
   std::ostringstream reason;
@@ -85,12 +79,18 @@ std::string refuse_call(const ConstTensorView& q, const AttentionShape& shape, c
            << "." << device.capability % 10;
   } else if (q.dtype == DType::f64) {
     reason << "f64 runs on the reference alone";
-  } else if (shape.head_dim > kLargestDim || shape.value_dim > kLargestDim) {
-    reason << "head_dim " << shape.head_dim << " or value_dim " << shape.value_dim << " is over " << kLargestDim;
-  } else {
-    return refuse_sizes(shape, params);
   }
   return reason.str();
+}
+
+std::string refuse_call(const ConstTensorView& q, const AttentionShape& shape, const AttentionParams& params) {
+  if (std::string reason = refuse_device(q); !reason.empty()) return reason;
+  std::ostringstream reason;
+  if (shape.head_dim > kLargestDim || shape.value_dim > kLargestDim) {
+    reason << "head_dim " << shape.head_dim << " or value_dim " << shape.value_dim << " is over " << kLargestDim;
+    return reason.str();
+  }
+  return refuse_sizes(shape, params);
 }
 
 std::string refuse_shared_bytes(const Device& device, int bytes) {

@@ -22,6 +22,7 @@ class Workspace {
  public:
   explicit Workspace(void* memory) : memory_(static_cast<unsigned char*>(memory)) {}
 
+  void* take(std::size_t bytes);  // aligned to 16 bytes
   float* floats(std::int64_t count);
   // A row-major [a, b, c].
   DeviceView<float, 3> rows(std::int64_t a, std::int64_t b, std::int64_t c);
@@ -36,10 +37,8 @@ class Workspace {
 NormArguments norm_arguments(const ConstTensorView& x, const Matrix& matrix, Workspace& workspace);
 void set_norms(LogitRule& rule, const NormArguments& q, const NormArguments& k);
 
-// Throws where the call came with less than it needs.
-void require_workspace(const Execution& execution, std::size_t bytes, const char* operation);
-
 // Reasons that do not depend on which kernel would run; empty: none.
+std::string refuse_device(const ConstTensorView& q);  // where it lies, and its type
 std::string refuse_call(const ConstTensorView& q, const AttentionShape& shape, const AttentionParams& params);
 std::string refuse_shared_bytes(const Device& device, int bytes);
 std::string refuse_blocks(std::int64_t blocks);

@@ -2,6 +2,8 @@ set(portable_kernels
   common/make_rule.cu
   kv/append.cu
   kv/rotate_queries.cu
+  kv/upload.cu
+  portable/attend.cu
   portable/backward.cu
   portable/backward_bf16.cu
   portable/backward_f16.cu

@@ -1,11 +1,20 @@
 #pragma once
 
-// Programmatic dependent launch: a kernel may start before the one in front of it on the stream has ended.
+// Programmatic dependent launch: a kernel may start before the one in front of it on the stream has ended. Devices
+// before sm_90 start it afterwards, and there is nothing to say.
 namespace rootdk::cuda::ptx {
 
 // Lets the next kernel start.
-__device__ __forceinline__ void allow_next_kernel() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+__device__ __forceinline__ void allow_next_kernel() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
 // Returns once the kernel in front has ended and its writes can be seen; at once where there is none to wait for.
-__device__ __forceinline__ void wait_for_previous_kernel() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ __forceinline__ void wait_for_previous_kernel() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
 
 }  // namespace rootdk::cuda::ptx

@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <span>
 
-namespace rootdk::cuda::hopper {
+namespace rootdk::cuda::kv {
 
 void upload_words(std::span<const std::int32_t> words, std::int32_t* to, cudaStream_t stream, int device);
 
-}  // namespace rootdk::cuda::hopper
+}  // namespace rootdk::cuda::kv

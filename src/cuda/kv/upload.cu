@@ -1,11 +1,11 @@
-#include "cuda/hopper/upload.h"
+#include "cuda/kv/upload.h"
 
 #include <algorithm>
 
 #include "cuda/launch/kernel.h"
 #include "cuda/ptx/grid_dependency.cuh"
 
-namespace rootdk::cuda::hopper {
+namespace rootdk::cuda::kv {
 namespace {
 
 constexpr int kThreads = 512;
@@ -57,4 +57,4 @@ void upload_words(std::span<const std::int32_t> words, std::int32_t* to, cudaStr
   }
 }
 
-}  // namespace rootdk::cuda::hopper
+}  // namespace rootdk::cuda::kv

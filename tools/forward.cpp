@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/check.h"
+#include "models/builtin.h"
 #include "models/checkpoint.h"
 #include "models/token_ids.h"
 #include "tools/commands.h"
@@ -36,7 +37,7 @@ ModelInput read_input(const std::string& path) {
 }
 
 void run_forward(const ForwardVerb& options) {
-  const Transformer model = load_model(options.model);
+  const Transformer model = load_model(model_folder(options.model));
   const ModelInput input = read_input(options.inputs);
   const bool both = model.config().encoder.has_value();
   require(!both || !input.decoder_ids.empty(), options.inputs, ": has no decoder_input_ids, which ",
@@ -84,7 +85,7 @@ void run_forward(const ForwardVerb& options) {
 void add_forward_command(CLI::App& program) {
   CLI::App* verb = program.add_subcommand("forward", "Run a checkpoint on token ids: logits and attention weights");
   auto options = std::make_shared<ForwardVerb>();
-  verb->add_option("MODEL", options->model, "Folder with config.json and model.safetensors")->required();
+  verb->add_option("MODEL", options->model, "Folder with config.json and model.safetensors; or builtin")->required();
   verb->add_option("--inputs", options->inputs,
                    "safetensors with input_ids and, where wanted, attention_mask, token_type_ids, decoder_input_ids")
       ->required()

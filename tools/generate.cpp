@@ -168,7 +168,7 @@ void add_generate_command(CLI::App& program) {
   verb->add_option("--top-p", options->top_p, "Sample from the likeliest that together reach p")
       ->excludes(greedy)
       ->type_name("P");
-  verb->add_option("--seed", options->seed, "Of the sampling")->capture_default_str()->type_name("N");
+  add_seed_option(*verb, options->seed, "Of the sampling");
   verb->add_flag("--no-cache", options->no_cache, "Compute the whole sequence anew for each token");
   CLI::Option* stop_at_end =
       verb->add_flag("--stop-at-end", options->stop_at_end, "End at the model's end token (the default with --prompt)");

@@ -134,9 +134,7 @@ void add_lab_command(CLI::App& program) {
       ->delimiter(',')
       ->check(refuse_empty)
       ->type_name("1,2,3");
-  verb->add_option("--seed", options->seed, "Of every random number; the same seed gives the same findings")
-      ->capture_default_str()
-      ->type_name("N");
+  add_seed_option(*verb, options->seed, "Of every random number; the same seed gives the same findings");
   verb->add_flag("--quick", options->quick, "Fewer samples: under a minute");
   verb->add_option("--report", options->report, "Write one self-contained HTML page here")->type_name("FILE");
   verb->add_flag("--json", options->json, "Print JSON");

@@ -6,6 +6,13 @@
 #include "core/check.h"
 
 namespace rootdk::tools {
+namespace {
+
+std::string refuse_negative(const std::string& entry) {
+  return entry.find('-') == std::string::npos ? "" : entry + " must not be negative";
+}
+
+}  // namespace
 
 void ExecutionOptions::add_to(CLI::App& verb) {
   verb.add_option("--target", target, "Force an implementation by name (see rootdk explain)")->type_name("NAME");
@@ -23,6 +30,10 @@ Execution ExecutionOptions::execution() const {
 }
 
 std::string refuse_empty(const std::string& entry) { return entry.empty() ? "a number is missing" : ""; }
+
+void add_seed_option(CLI::App& verb, std::uint64_t& seed, const std::string& help) {
+  verb.add_option("--seed", seed, help)->check(refuse_negative)->capture_default_str()->type_name("N");
+}
 
 void add_dtype_option(CLI::App& verb, std::string& dtype, const std::string& help) {
   verb.add_option("--dtype", dtype, help)

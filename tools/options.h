@@ -2,6 +2,7 @@
 
 // Options that several verbs share: one spelling, one help text, one meaning.
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -26,6 +27,9 @@ struct ExecutionOptions {
 
 // A check for options that are lists of numbers: an empty text would be read as 0.
 std::string refuse_empty(const std::string& entry);
+
+// --seed N: numbers below 0 are refused, which would be read as very large ones.
+void add_seed_option(CLI::App& verb, std::uint64_t& seed, const std::string& help);
 
 // --dtype f32|bf16|f16|f64; empty: not given.
 void add_dtype_option(CLI::App& verb, std::string& dtype, const std::string& help);

@@ -37,7 +37,7 @@ void prepare_folder(const std::filesystem::path& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   require(!error, folder.string(), ": the folder cannot be made: ", error.message());
-  require_writable(folder / "training.safetensors");
+  require_writable(Trainer::state_file(folder));
 }
 
 // One line: on a terminal it stays in place, in a log each one stands.
@@ -149,7 +149,7 @@ void add_training_options(CLI::App& verb, TrainVerb& options) {
   verb.add_option("--clip", settings.clip, "Largest gradient norm; 0: none")->capture_default_str()->type_name("X");
   verb.add_option("--qk-clip", settings.qk_clip, "Largest logit before projections are shrunk; 0: off")->type_name("X");
   verb.add_option("--dropout", settings.dropout)->capture_default_str()->type_name("P");
-  verb.add_option("--seed", settings.seed)->capture_default_str()->type_name("N");
+  add_seed_option(verb, settings.seed, "Of weights, order and dropout");
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ TransformerConfig parse_gpt2(const JsonFields& fields) {
   config.positions = PositionEncoding::learned;
   config.max_position = fields.size({"n_positions", "n_ctx", "max_position_embeddings"});
   config.tied_head = fields.boolean({"tie_word_embeddings"}, true);
-  BlockConfig block = layer_norm_block(fields.number({"layer_norm_epsilon"}, 1e-5));
+  BlockConfig block = layer_norm_block(fields.epsilon({"layer_norm_epsilon"}, 1e-5));
   block.attention = {.d_model = config.d_model, .heads = fields.size({"n_head"}), .qkv_bias = true, .out_bias = true};
   block.attention.causal = true;
   if (!fields.boolean({"scale_attn_weights"}, true)) block.attention.scale = Scale::none();
@@ -44,7 +44,7 @@ TransformerConfig parse_bert(const JsonFields& fields) {
   config.max_position = fields.size({"max_position_embeddings"});
   config.token_types = fields.size({"type_vocab_size"}, 2);
   config.output = ModelOutput::hidden_states;
-  BlockConfig block = layer_norm_block(fields.number({"layer_norm_eps"}, 1e-12));
+  BlockConfig block = layer_norm_block(fields.epsilon({"layer_norm_eps"}, 1e-12));
   block.placement = NormPlacement::post;
   block.attention = {
       .d_model = config.d_model, .heads = fields.size({"num_attention_heads"}), .qkv_bias = true, .out_bias = true};
@@ -65,7 +65,7 @@ TransformerConfig parse_llama_like(const JsonFields& fields, std::int64_t defaul
   config.positions = PositionEncoding::rotary;
   config.tied_head = fields.boolean({"tie_word_embeddings"}, default_tied);
   BlockConfig block;
-  block.norm = {.kind = NormKind::rms, .eps = fields.number({"rms_norm_eps"}, 1e-6)};
+  block.norm = {.kind = NormKind::rms, .eps = fields.epsilon({"rms_norm_eps"}, 1e-6)};
   const std::int64_t heads = fields.size({"num_attention_heads"});
   const bool bias = fields.boolean({"attention_bias"}, false);
   block.attention = {.d_model = config.d_model,
@@ -158,7 +158,7 @@ TransformerConfig parse_gpt_neox(const JsonFields& fields) {
   TransformerConfig config = basic_config(fields, {"hidden_size"});
   config.positions = PositionEncoding::rotary;
   config.tied_head = fields.boolean({"tie_word_embeddings"}, false);
-  BlockConfig block = layer_norm_block(fields.number({"layer_norm_eps"}, 1e-5));
+  BlockConfig block = layer_norm_block(fields.epsilon({"layer_norm_eps"}, 1e-5));
   if (fields.boolean({"use_parallel_residual"}, true)) block.placement = NormPlacement::parallel;
   const bool bias = fields.boolean({"attention_bias"}, true);
   block.attention = {
@@ -178,7 +178,7 @@ TransformerConfig parse_gpt_neox(const JsonFields& fields) {
 TransformerConfig parse_bloom(const JsonFields& fields) {
   TransformerConfig config = basic_config(fields, {"hidden_size", "n_embed"});
   config.tied_head = fields.boolean({"tie_word_embeddings"}, true);
-  BlockConfig block = layer_norm_block(fields.number({"layer_norm_epsilon"}, 1e-5));
+  BlockConfig block = layer_norm_block(fields.epsilon({"layer_norm_epsilon"}, 1e-5));
   block.residual_after_norm = fields.boolean({"apply_residual_connection_post_layernorm"}, false);
   block.attention = {.d_model = config.d_model,
                      .heads = fields.size({"n_head", "num_attention_heads"}),
@@ -205,7 +205,7 @@ TransformerConfig parse_t5(const JsonFields& fields) {
   if (gated) projection = projection.substr(6);
   if (gated && projection == "gelu") projection = "gelu_new";  // what transformers makes of it
   BlockConfig block;
-  block.norm = {.kind = NormKind::rms, .eps = fields.number({"layer_norm_epsilon"}, 1e-6)};
+  block.norm = {.kind = NormKind::rms, .eps = fields.epsilon({"layer_norm_epsilon"}, 1e-6)};
   block.attention = {.d_model = config.d_model, .heads = fields.size({"num_heads"}), .head_dim = fields.size({"d_kv"})};
   block.attention.scale = Scale::none();
   block.feed_forward = {.d_model = config.d_model,

@@ -47,6 +47,10 @@ std::filesystem::path builtin_model_folder() {
   fail("the built-in model was not found in", looked);
 }
 
+std::filesystem::path model_folder(const std::string& name) {
+  return name == "builtin" ? builtin_model_folder() : std::filesystem::path(name);
+}
+
 std::string builtin_continuation(const std::string& prompt, std::int64_t max_new, std::uint64_t seed,
                                  const std::function<void(std::string_view)>& on_text) {
   const LoadedModel loaded = LoadedModel::load("builtin");

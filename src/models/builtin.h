@@ -13,6 +13,8 @@ namespace rootdk {
 // source tree's.
 // Throws rootdk::Error that lists where it was looked for.
 std::filesystem::path builtin_model_folder();
+// The folder of a model by the name a user gives: `builtin`, or the folder itself.
+std::filesystem::path model_folder(const std::string& name);
 
 // Continues the prompt by up to max_new tokens, sampled with a temperature of 0.8. on_text sees the text as it comes.
 // Returns the continuation.

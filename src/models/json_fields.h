@@ -75,6 +75,12 @@ class JsonFields {
             " must be a number, not ", shown(*value));
     return value->get<double>();
   }
+  // What a norm adds to a variance: a negative one would make square roots of negative numbers.
+  double epsilon(std::initializer_list<std::string_view> names, double otherwise) const {
+    const double value = number(names, otherwise);
+    require(value >= 0, where_, ": ", *names.begin(), " must not be negative, not ", value);
+    return value;
+  }
   bool boolean(std::initializer_list<std::string_view> names, bool otherwise) const {
     const Json* value = find(names);
     if (!value) return otherwise;

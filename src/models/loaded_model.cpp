@@ -9,7 +9,7 @@
 namespace rootdk {
 
 LoadedModel LoadedModel::load(const std::string& folder) {
-  const std::filesystem::path path = folder == "builtin" ? builtin_model_folder() : std::filesystem::path(folder);
+  const std::filesystem::path path = model_folder(folder);
   LoadedModel loaded{.name = folder, .model = load_model(path)};
   if (std::filesystem::exists(path / "tokenizer.json")) loaded.tokenizer = Tokenizer::load(path);
   return loaded;

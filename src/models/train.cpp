@@ -158,17 +158,18 @@ void Trainer::save_state(const std::filesystem::path& folder) const {
     tensors.push_back({"first." + parameters[i].name, optimizer_->first[i]});
     tensors.push_back({"second." + parameters[i].name, optimizer_->second[i]});
   }
-  write_safetensors(folder / kStateFile, tensors,
+  write_safetensors(state_file(folder), tensors,
                     {{"steps_done", std::to_string(steps_done())},
                      {"settings", settings_json(settings_)},
                      {"tokenizer", tokenizer_json_},
                      {"text_hash", std::to_string(text_hash_)}});
 }
 
-bool Trainer::has_state(const std::filesystem::path& folder) { return std::filesystem::exists(folder / kStateFile); }
+std::filesystem::path Trainer::state_file(const std::filesystem::path& folder) { return folder / kStateFile; }
+bool Trainer::has_state(const std::filesystem::path& folder) { return std::filesystem::exists(state_file(folder)); }
 
 Trainer Trainer::resume(const std::filesystem::path& folder, std::string_view text, Executor* executor) {
-  const std::filesystem::path path = folder / kStateFile;
+  const std::filesystem::path path = state_file(folder);
   require(has_state(folder), path.string(), ": there is no training to resume");
   const SafetensorsFile file = SafetensorsFile::open(path);
   const std::map<std::string, std::string>& metadata = file.metadata();

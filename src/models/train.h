@@ -52,6 +52,8 @@ class Trainer {
   // The mean loss over up to `batches` batches of the validation part, in order.
   double validation_loss(std::int64_t batches) const;
 
+  // The file of a folder that holds the state.
+  static std::filesystem::path state_file(const std::filesystem::path& folder);
   // Whether the folder holds a state.
   static bool has_state(const std::filesystem::path& folder);
   // The state, in one file that is put in place in one step: a kill at any time leaves the last whole one.

@@ -137,6 +137,8 @@ TEST(Config, ErrorsNameTheFieldItsValueAndWhatIsSupported) {
   EXPECT_THAT(message("llama", [](Json& j) { j["hidden_act"] = "mish"; }), HasSubstr("hidden_act \"mish\""));
   EXPECT_THAT(message("llama", [](Json& j) { j.erase("vocab_size"); }), HasSubstr("vocab_size is missing"));
   EXPECT_THAT(message("llama", [](Json& j) { j["hidden_size"] = "wide"; }), HasSubstr("hidden_size must be a whole"));
+  EXPECT_THAT(message("llama", [](Json& j) { j["rms_norm_eps"] = -1e-6; }),
+              HasSubstr("rms_norm_eps must not be negative, not -1e-06"));
   EXPECT_THAT(message("llama", [](Json& j) { j["hidden_size"] = -64; }), HasSubstr("hidden_size -64"));
   EXPECT_THAT(message("llama", [](Json& j) { j["num_key_value_heads"] = 3; }),
               HasSubstr("num_attention_heads 4 is not a multiple of num_key_value_heads 3"));

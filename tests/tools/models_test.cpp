@@ -44,6 +44,12 @@ TEST(Generate, RefusesWhatExcludesEachOther) {
   }
 }
 
+TEST(Generate, RefusesASeedBelowZero) {
+  const auto run = run_rootdk({"generate", kModels + "llama", "--ids", "1", "--seed", "-1"});
+  EXPECT_EQ(run.exit_code, 2);
+  EXPECT_THAT(run.err, HasSubstr("--seed: -1 must not be negative"));
+}
+
 TEST(Generate, RefusesAnEmptyListOfIds) {
   const auto run = run_rootdk({"generate", kModels + "llama", "--ids", ""});
   EXPECT_EQ(run.exit_code, 2);

@@ -58,7 +58,7 @@ struct AttendArguments {
     return (dim + 3) / 4 * 4 + 1;
   }
   __host__ __device__ int shared_floats() const {
-    return kAttendRows * (query_pitch() + kAttendKeys + 1) + kAttendKeys * cached_pitch();
+    return 2 * kAttendKeys + kAttendRows * (query_pitch() + kAttendKeys + 1) + kAttendKeys * cached_pitch();
   }
   __device__ std::int64_t part_row(int chunk, int tile, int kv_head, int row) const {
     return ((static_cast<std::int64_t>(chunk) * tile_count + tile) * rule.kv_heads + kv_head) * kAttendRows + row;
@@ -116,29 +116,45 @@ class AttendRows {
   Sequence sequence_;
 };
 
-// Keys or values [first, first + 32) as floats, a warp a row; zeros where there is none, and up to a multiple of four.
+// Keys or values as floats: 32 rows of the cache, -1 where there is none to read, which gives zeros, as do the columns
+// up to a multiple of four. Several loads are under way at a time.
 template <class Cached>
-__device__ void load_cached(float* tile, int pitch, const CachedTensor& from, const AttendRows& rows, int first) {
-  constexpr int kVector = 16 / static_cast<int>(sizeof(Cached));
-  const int lane = static_cast<int>(threadIdx.x) % 32, padded = (from.dim + 3) / 4 * 4;
-  for (int i = static_cast<int>(threadIdx.x) / 32; i < kAttendKeys; i += kAttendWarps) {
-    float* to = tile + i * pitch;
-    const std::int64_t row = rows.cached_row(first + i);
-    if (row < 0) {
-      for (int d = lane; d < padded; d += 32) to[d] = 0.0f;
-      continue;
+__device__ void load_cached(float* tile, int pitch, const CachedTensor& from, const std::int64_t* cached_rows) {
+  constexpr int kVector = 16 / static_cast<int>(sizeof(Cached)), kTogether = 4;
+  const auto* elements = static_cast<const Cached*>(from.data);
+  const auto scale_of = [&](std::int64_t row) { return from.scales ? from.scales[row] : 1.0f; };
+  if (!from.vectors) {
+    const int padded = (from.dim + 3) / 4 * 4;
+    for (int i = static_cast<int>(threadIdx.x); i < kAttendKeys * padded; i += kAttendThreads) {
+      const int key = i / padded, d = i % padded;
+      const std::int64_t row = cached_rows[key];
+      const bool exists = row >= 0 && d < from.dim;
+      tile[key * pitch + d] = exists ? static_cast<float>(elements[row * from.dim + d]) * scale_of(row) : 0.0f;
     }
-    const auto* elements = static_cast<const Cached*>(from.data) + row * from.dim;
-    const float scale = from.scales ? from.scales[row] : 1.0f;
-    if (from.vectors) {
-      for (int d = lane * kVector; d < from.dim; d += 32 * kVector) {
-        const uint4 raw = *reinterpret_cast<const uint4*>(elements + d);
-        const auto* values = reinterpret_cast<const Cached*>(&raw);
+    return;
+  }
+  const int row_vectors = from.dim / kVector, all = kAttendKeys * row_vectors;
+  for (int first = static_cast<int>(threadIdx.x); first < all; first += kTogether * kAttendThreads) {
+    uint4 raw[kTogether];
+    float scale[kTogether];
 #pragma unroll
-        for (int e = 0; e < kVector; ++e) to[d + e] = static_cast<float>(values[e]) * scale;
-      }
-    } else {
-      for (int d = lane; d < padded; d += 32) to[d] = d < from.dim ? static_cast<float>(elements[d]) * scale : 0.0f;
+    for (int n = 0; n < kTogether; ++n) {
+      const int i = first + n * kAttendThreads;
+      const std::int64_t row = i < all ? cached_rows[i / row_vectors] : -1;
+      raw[n] = make_uint4(0, 0, 0, 0);
+      scale[n] = 1.0f;
+      if (row < 0) continue;
+      raw[n] = *reinterpret_cast<const uint4*>(elements + row * from.dim + i % row_vectors * kVector);
+      scale[n] = scale_of(row);
+    }
+#pragma unroll
+    for (int n = 0; n < kTogether; ++n) {
+      const int i = first + n * kAttendThreads;
+      if (i >= all) break;
+      float* to = tile + i / row_vectors * pitch + i % row_vectors * kVector;
+      const auto* values = reinterpret_cast<const Cached*>(&raw[n]);
+#pragma unroll
+      for (int e = 0; e < kVector; ++e) to[e] = static_cast<float>(values[e]) * scale[n];
     }
   }
 }
@@ -162,7 +178,8 @@ class AttendBlock {
   __device__ AttendBlock(const AttendArguments& args, const AttendRows& rows, float* shared)
       : args_(args),
         rows_(rows),
-        q_(shared),
+        cached_rows_(reinterpret_cast<std::int64_t*>(shared)),
+        q_(shared + 2 * kAttendKeys),
         cached_(q_ + kAttendRows * args.query_pitch() + kAttendRows * (kAttendKeys + 1)),
         weights_(q_ + kAttendRows * args.query_pitch()),
         factors_(weights_ + kAttendRows * kAttendKeys) {
@@ -176,12 +193,13 @@ class AttendBlock {
   }
 
   __device__ void step(int first) {
+    if (threadIdx.x < kAttendKeys) cached_rows_[threadIdx.x] = rows_.cached_row(first + static_cast<int>(threadIdx.x));
     __syncthreads();
-    load_cached<Cached>(cached_, args_.cached_pitch(), args_.k, rows_, first);
+    load_cached<Cached>(cached_, args_.cached_pitch(), args_.k, cached_rows_);
     __syncthreads();
     scores_and_softmax(first);
     __syncthreads();
-    load_cached<Cached>(cached_, args_.cached_pitch(), args_.v, rows_, first);
+    load_cached<Cached>(cached_, args_.cached_pitch(), args_.v, cached_rows_);
     __syncthreads();
     add_values();
   }
@@ -267,6 +285,7 @@ class AttendBlock {
 
   const AttendArguments& args_;
   const AttendRows& rows_;
+  std::int64_t* cached_rows_;  // of the keys at work
   float *q_, *cached_, *weights_, *factors_;
   const int warp_ = static_cast<int>(threadIdx.x) / 32, lane_ = static_cast<int>(threadIdx.x) % 32;
   RowSums sums_[kRowsAWarp];  // each lane its own keys

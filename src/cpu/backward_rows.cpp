@@ -119,7 +119,8 @@ void BackwardRun::dots_with_out(const Pair& pair, std::int64_t first_row, int co
 BackwardRow BackwardRun::make_row(const Slot& slot, const Pair& pair, std::int64_t r, float dot) const {
   const std::int64_t group = call_.shape.group(), i = r / group, head = pair.kv_head * group + r % group;
   const std::int64_t b = pair.span.batch_entry, t = pair.span.q_begin + i;
-  BackwardRow row{.query = query_rows_.row(pair.span, pair.sequence, head, i)};
+  BackwardRow row;
+  query_rows_.set(row.query, pair.span, pair.sequence, head, i);
   const float lse = lse_(b, head, t);
   if (lse == kMinusInfinity) {
     row.query.key_begin = row.query.key_end = 0;

@@ -215,7 +215,7 @@ class AttendRun {
     for (std::int64_t i = 0; i < block.tokens; ++i) {
       const KeySpan hidden = key_span(key_gaps(*block.span, call_.params, block.position(i)).hidden);
       for (std::int64_t g = 0; g < shape_.group(); ++g) {
-        slot.rows[i * shape_.group() + g] = rows_.row(span, 0, kv_head * shape_.group() + g, i);
+        rows_.set(slot.rows[i * shape_.group() + g], span, 0, kv_head * shape_.group() + g, i);
         slot.hidden[i * shape_.group() + g] = hidden;
       }
     }

@@ -17,9 +17,6 @@ auto* row_pointer(const View& view, std::int64_t b, std::int64_t h, std::int64_t
   return static_cast<Byte*>(view.data) + offset * static_cast<std::int64_t>(size_of(view.dtype));
 }
 
-// Targets with more rows in a register tile than this read whole tiles, past the last row.
-constexpr int kInPlaceRows = 8;
-
 }  // namespace
 
 ForwardRun::ForwardRun(const ForwardCall& call, const KernelTable& kernels, Executor& executor)
@@ -64,20 +61,21 @@ RowStates ForwardRun::take_states(std::size_t rows) {
 ForwardRun::Slot ForwardRun::take_slot() {
   const ForwardSizes& sizes = plan_.sizes;
   const int head_dim = static_cast<int>(call_.shape.head_dim), value_dim = static_cast<int>(call_.shape.value_dim);
+  const auto rows = static_cast<std::size_t>(sizes.geometry.block_rows);
   Slot slot;
   slot.scratch = workspace_.take<std::byte>(kernels_.forward_scratch_bytes(head_dim, value_dim));
-  slot.packed_q = workspace_.take<std::byte>(static_cast<std::size_t>(kMaxBlockRows * sizes.depth) *
+  slot.packed_q = workspace_.take<std::byte>(rows * static_cast<std::size_t>(sizes.depth) *
                                              static_cast<std::size_t>(sizes.geometry.element_bytes));
-  slot.rows = workspace_.take<QueryRow>(kMaxBlockRows);
-  slot.state = take_states(kMaxBlockRows);
-  slot.sums = workspace_.take<float>(static_cast<std::size_t>(kMaxBlockRows * plan_.segments));
-  slot.maxima = workspace_.take<float>(static_cast<std::size_t>(kMaxBlockRows * plan_.segments));
-  slot.factors = workspace_.take<float>(kMaxBlockRows);
-  slot.row_max = workspace_.take<float>(kMaxBlockRows);
-  slot.row_scale = workspace_.take<float>(kMaxBlockRows);
+  slot.rows = workspace_.take<QueryRow>(rows);
+  slot.state = take_states(rows);
+  slot.sums = workspace_.take<float>(rows * static_cast<std::size_t>(plan_.segments));
+  slot.maxima = workspace_.take<float>(rows * static_cast<std::size_t>(plan_.segments));
+  slot.factors = workspace_.take<float>(rows);
+  slot.row_max = workspace_.take<float>(rows);
+  slot.row_scale = workspace_.take<float>(rows);
   if (call_.params.score == Score::cosine) {
-    slot.normalised =
-        workspace_.take<float>(static_cast<std::size_t>(std::max(sizes.geometry.tile_keys, kMaxBlockRows) * head_dim));
+    slot.normalised = workspace_.take<float>(
+        static_cast<std::size_t>(std::max(sizes.geometry.tile_keys, sizes.geometry.block_rows) * head_dim));
   }
   slot.columns = workspace_.take<float>(static_cast<std::size_t>(sizes.geometry.tile_keys));
   return slot;
@@ -89,10 +87,10 @@ ForwardRun::Pair ForwardRun::pair(const Step& step, std::int64_t index) const {
             .kv_head = number % call_.shape.kv_heads,
             .span = {},
             .place = step.first_place + index,
-            .blocks = RowBlocks(0, 1),
+            .blocks = {},
             .keys = {}};
   pair.span = sequence_span(call_.shape, call_.params, pair.sequence);
-  pair.blocks = RowBlocks(pair.span.q_len * call_.shape.group(), plan_.sizes.geometry.rows);
+  pair.blocks = RowBlocks(pair.span.q_len * call_.shape.group(), plan_.sizes.geometry);
   if (pair.span.q_len > 0) {  // ranges only move to the right from row to row
     pair.keys = {.begin = key_range(pair.span, call_.params, 0).begin,
                  .end = key_range(pair.span, call_.params, pair.span.q_len - 1).end};
@@ -219,7 +217,7 @@ void ForwardRun::attend(const Step& step) {
     });
     return;
   }
-  const RowBlocks longest(plan_.rows, plan_.sizes.geometry.rows);
+  const RowBlocks longest(plan_.rows, plan_.sizes.geometry);
   const std::int64_t first = plan_.whole() ? 0 : step.row_begin / longest.block_rows;
   const std::int64_t blocks = plan_.whole() ? longest.count() : (plan_.chunk_rows / longest.block_rows);
   spread(step.pairs * blocks, [&](Slot& slot, std::int64_t task) {
@@ -230,19 +228,20 @@ void ForwardRun::attend(const Step& step) {
   });
 }
 
-QueryRow ForwardRun::row(const Pair& pair, std::int64_t r) const {
+void ForwardRun::set_row(QueryRow& row, const Pair& pair, std::int64_t r) const {
   const std::int64_t group = call_.shape.group(), i = r / group, head = pair.kv_head * group + r % group;
-  QueryRow row = query_rows_.row(pair.span, pair.sequence, head, i);
+  query_rows_.set(row, pair.span, pair.sequence, head, i);
   row.q = row_pointer(call_.q, pair.span.batch_entry, head, pair.span.q_begin + i);
   row.out = row_pointer(call_.out, pair.span.batch_entry, head, pair.span.q_begin + i);
-  return row;
 }
 
-// Rows of one head that lie as the kernel reads them need no copy.
+// Rows of one head that lie as the kernel reads them need no copy. Whole groups of rows want to lie close together:
+// rows a power of two apart would share the sets of a cache.
 bool ForwardRun::in_place(const ForwardBlock& block) const {
   const Geometry& g = plan_.sizes.geometry;
+  if (g.left_rows > 1 && (block.row_count % g.left_rows != 0 || call_.q.stride(2) != plan_.sizes.depth)) return false;
   return static_cast<int>(size_of(call_.q.dtype)) == g.element_bytes && plan_.sizes.depth == call_.shape.head_dim &&
-         call_.params.score != Score::cosine && call_.shape.group() == 1 && g.rows <= kInPlaceRows &&
+         call_.params.score != Score::cosine && call_.shape.group() == 1 &&
          reinterpret_cast<std::uintptr_t>(block.rows[0].q) % 4 == 0 && call_.q.stride(2) * g.element_bytes % 4 == 0;
 }
 
@@ -286,13 +285,14 @@ ForwardBlock ForwardRun::make_block(const Slot& slot, const Pair& pair, const St
                      .segments = static_cast<std::int64_t>(segment_cells_.size()),
                      .sums = slot.sums,
                      .maxima = slot.maxima},
+          .soon = {},
           .scratch = slot.scratch};
 }
 
 void ForwardRun::attend_block(Slot& slot, const Pair& pair, std::int64_t block_number, const Step& step) {
   const std::int64_t first_row = block_number * pair.blocks.block_rows;
   const int rows = static_cast<int>(std::min(pair.blocks.block_rows, pair.blocks.rows - first_row));
-  for (int r = 0; r < rows; ++r) slot.rows[r] = row(pair, first_row + r);
+  for (int r = 0; r < rows; ++r) set_row(slot.rows[r], pair, first_row + r);
   ForwardBlock block = make_block(slot, pair, step, rows);
   set_queries(slot, block);
   if (!plan_.whole()) {
@@ -308,8 +308,35 @@ void ForwardRun::attend_block(Slot& slot, const Pair& pair, std::int64_t block_n
     block.pooled.maxima = between_.maxima + offset * block.pooled.segments;
   }
   if (block.first_keys) reset(block);
+  if (plan_.pair_tasks && plan_.tiles == 1) block.soon = soon_needed(block, step, block_number);
   kernels_.forward_block(block);
   if (step.tile_end == plan_.tiles) finish(slot, block, pair, first_row);
+}
+
+// Of short sequences: what this block writes, and its share of what the next pair reads.
+SoonNeeded ForwardRun::soon_needed(const ForwardBlock& block, Step step, std::int64_t block_number) const {
+  const auto value_bytes = static_cast<int>(call_.shape.value_dim * size_of(call_.out.dtype));
+  SoonNeeded soon;
+  soon.areas[0] = {.data = block.rows[0].out,
+                   .stride = call_.out.stride(2) * static_cast<std::int64_t>(size_of(call_.out.dtype)),
+                   .rows = block.row_count,
+                   .bytes = value_bytes};
+  step.first_pair += plan_.slots;  // what this thread comes to next, about
+  if (step.first_pair >= plan_.pairs) return soon;
+  const Pair next = pair(step, 0);
+  const std::int64_t blocks = next.blocks.count();
+  if (block_number >= blocks) return soon;
+  auto rows_of = [&](const ConstTensorView& view, std::int64_t first, std::int64_t head, std::int64_t len) {
+    const std::int64_t begin = len * block_number / blocks, end = len * (block_number + 1) / blocks;
+    return MemoryRows{.data = row_pointer(view, next.span.batch_entry, head, first + begin),
+                      .stride = view.stride(2) * static_cast<std::int64_t>(size_of(view.dtype)),
+                      .rows = static_cast<int>(end - begin),
+                      .bytes = static_cast<int>(view.size(3) * size_of(view.dtype))};
+  };
+  soon.areas[1] = rows_of(call_.k, next.span.kv_begin, next.kv_head, next.keys.end);
+  soon.areas[2] = rows_of(call_.v, next.span.kv_begin, next.kv_head, next.keys.end);
+  soon.areas[3] = rows_of(call_.q, next.span.q_begin, next.kv_head * call_.shape.group(), next.span.q_len);
+  return soon;
 }
 
 void ForwardRun::reset(const ForwardBlock& block) const {

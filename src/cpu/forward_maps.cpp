@@ -119,11 +119,11 @@ void ForwardRun::column_mass(Slot& slot, const Pair& pair, std::int64_t tile, co
   const std::int64_t group = call_.shape.group(), here = (tile - step.tile_begin) * g.tile_keys;
   const auto mass = write<float, 3>(call_.stats.column_mass);
   for (std::int64_t head = 0; head < group; ++head) {
-    for (std::int64_t i = 0; i < pair.span.q_len; i += kMaxBlockRows) {
-      const int rows = static_cast<int>(std::min<std::int64_t>(kMaxBlockRows, pair.span.q_len - i));
+    for (std::int64_t i = 0; i < pair.span.q_len; i += g.block_rows) {
+      const int rows = static_cast<int>(std::min<std::int64_t>(g.block_rows, pair.span.q_len - i));
       for (int r = 0; r < rows; ++r) {
         const std::int64_t combined = (i + r) * group + head;
-        slot.rows[r] = row(pair, combined);
+        set_row(slot.rows[r], pair, combined);
         slot.row_max[r] = normalisers_[normaliser_index(pair, combined)].max;
         slot.row_scale[r] = normalisers_[normaliser_index(pair, combined)].factor;
       }
@@ -150,7 +150,7 @@ void ForwardRun::exact_weights(Slot& slot, const Pair& pair, const Step& step) {
   const auto weights = write<float, 4>(call_.stats.weights);
   const ConstTensorView& chosen = call_.stats.weight_rows;
   const std::int64_t group = call_.shape.group(), count = call_.stats.weights.size(2);
-  float* targets[kMaxBlockRows];
+  std::vector<float*> targets(static_cast<std::size_t>(plan_.sizes.geometry.block_rows));
   int rows = 0;
   auto run_rows = [&] {
     if (rows == 0) return;
@@ -158,7 +158,7 @@ void ForwardRun::exact_weights(Slot& slot, const Pair& pair, const Step& step) {
                        .max = slot.row_max,
                        .factor = slot.row_scale,
                        .column_sums = nullptr,
-                       .weights = targets,
+                       .weights = targets.data(),
                        .weights_stride = call_.stats.weights.stride(3)};
     pack_queries(slot, block.block);
     kernels_.weights_block(block);
@@ -170,11 +170,11 @@ void ForwardRun::exact_weights(Slot& slot, const Pair& pair, const Step& step) {
     if (i < 0 || i >= pair.span.q_len) continue;
     for (std::int64_t g = 0; g < group; ++g) {
       const std::int64_t combined = i * group + g;
-      slot.rows[rows] = row(pair, combined);
+      set_row(slot.rows[rows], pair, combined);
       slot.row_max[rows] = normalisers_[normaliser_index(pair, combined)].max;
       slot.row_scale[rows] = normalisers_[normaliser_index(pair, combined)].factor;
-      targets[rows] = &weights(pair.span.batch_entry, pair.kv_head * group + g, w, pair.span.kv_begin);
-      if (++rows == kMaxBlockRows) run_rows();
+      targets[static_cast<std::size_t>(rows)] = &weights(pair.span.batch_entry, pair.kv_head * group + g, w, pair.span.kv_begin);
+      if (++rows == plan_.sizes.geometry.block_rows) run_rows();
     }
   }
   run_rows();

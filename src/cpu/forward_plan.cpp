@@ -30,13 +30,14 @@ ForwardSizes sizes_of(const ForwardCall& call, const KernelTable& kernels, std::
   s.row_bytes = 2 * sizeof(float);
   const std::size_t normalised =
       call.params.score == Score::cosine
-          ? static_cast<std::size_t>(std::max(g.tile_keys, kMaxBlockRows) * head_dim) * sizeof(float)
+          ? static_cast<std::size_t>(std::max(g.tile_keys, g.block_rows) * head_dim) * sizeof(float)
           : 0;
+  const auto block_rows = static_cast<std::size_t>(g.block_rows);
   s.slot_bytes = Workspace::aligned(kernels.forward_scratch_bytes(head_dim, value_dim)) +
-                 Workspace::aligned(kMaxBlockRows * static_cast<std::size_t>(s.depth) * element) +
-                 Workspace::aligned(kMaxBlockRows * sizeof(QueryRow)) +
-                 Workspace::aligned(kMaxBlockRows * s.state_bytes) +
-                 Workspace::aligned(kMaxBlockRows * 3 * sizeof(float)) + Workspace::aligned(normalised) +
+                 Workspace::aligned(block_rows * static_cast<std::size_t>(s.depth) * element) +
+                 Workspace::aligned(block_rows * sizeof(QueryRow)) +
+                 Workspace::aligned(block_rows * s.state_bytes) +
+                 Workspace::aligned(block_rows * 3 * sizeof(float)) + Workspace::aligned(normalised) +
                  Workspace::aligned(static_cast<std::size_t>(g.tile_keys) * sizeof(float)) + 16 * Workspace::kAlignment;
   return s;
 }
@@ -74,10 +75,10 @@ void split_pair(ForwardPlan& plan, std::size_t limit, std::int64_t block_rows) {
 
 }  // namespace
 
-RowBlocks::RowBlocks(std::int64_t row_count, int register_rows) : rows(row_count) {
-  const std::int64_t blocks = std::max<std::int64_t>(1, ceil_div(rows, kMaxBlockRows));
-  block_rows =
-      std::min<std::int64_t>(kMaxBlockRows, round_up(std::max<std::int64_t>(1, ceil_div(rows, blocks)), register_rows));
+RowBlocks::RowBlocks(std::int64_t row_count, const Geometry& geometry) : rows(row_count) {
+  const std::int64_t blocks = std::max<std::int64_t>(1, ceil_div(rows, geometry.block_rows));
+  block_rows = std::min<std::int64_t>(geometry.block_rows,
+                                      round_up(std::max<std::int64_t>(1, ceil_div(rows, blocks)), geometry.rows));
 }
 
 std::size_t ForwardPlan::bytes() const {
@@ -99,7 +100,7 @@ ForwardPlan plan_forward(const ForwardCall& call, const KernelTable& kernels, in
   plan.second_pass = call.stats.column_mass.defined() || call.stats.weights.defined();
   plan.span_tiles = plan.tiles;
 
-  const RowBlocks blocks(plan.rows, plan.sizes.geometry.rows);
+  const RowBlocks blocks(plan.rows, plan.sizes.geometry);
   const std::int64_t tasks = std::max(plan.pairs * blocks.count(), plan.pairs * plan.tiles);
   plan.slots = static_cast<int>(std::clamp<std::int64_t>(tasks, 1, threads));
   const std::size_t limit = call.execution.workspace_limit;

@@ -11,15 +11,14 @@
 
 namespace rootdk::cpu {
 
-inline constexpr int kMaxBlockRows = 96;
-
 // The rows of one sequence and key head: row r is query r / group of head (r % group) of the group, so that heads which
 // share keys stand side by side.
 struct RowBlocks {
   std::int64_t rows = 0;
   std::int64_t block_rows = 1;
 
-  RowBlocks(std::int64_t row_count, int register_rows);
+  RowBlocks() = default;
+  RowBlocks(std::int64_t row_count, const Geometry& geometry);
   std::int64_t count() const { return (rows + block_rows - 1) / block_rows; }
 };
 

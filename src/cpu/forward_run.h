@@ -68,7 +68,8 @@ class ForwardRun {
   void attend_block(Slot& slot, const Pair& pair, std::int64_t block, const Step& step);
   ForwardBlock make_block(const Slot& slot, const Pair& pair, const Step& step, int rows) const;
   PackedKeys packed(const Pair& pair, const Step& step) const;
-  QueryRow row(const Pair& pair, std::int64_t r) const;
+  SoonNeeded soon_needed(const ForwardBlock& block, Step step, std::int64_t block_number) const;
+  void set_row(QueryRow& row, const Pair& pair, std::int64_t r) const;
   void set_queries(const Slot& slot, ForwardBlock& block) const;
   void pack_queries(const Slot& slot, ForwardBlock& block) const;
   bool in_place(const ForwardBlock& block) const;

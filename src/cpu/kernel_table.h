@@ -26,6 +26,8 @@ struct Geometry {
   int element_bytes = 4;
   int panel = 0;       // columns of a panel
   int rows = 0;        // rows of a register tile
+  int block_rows = 0;  // the most rows of a block; a multiple of rows
+  int left_rows = 1;   // left operands are read in whole groups of so many rows
   int depth_step = 1;  // the depth of a product is a multiple of it
   int tile_keys = 0;   // keys that are scored at once; a multiple of panel
   bool fused = true;   // a multiply-add rounds once, so that x of the largest score is what rounding left, not 0
@@ -97,6 +99,18 @@ struct PooledSegments {
   float* maxima = nullptr;
 };
 
+// Rows of memory: row i is `bytes` bytes at data + i * stride.
+struct MemoryRows {
+  const void* data = nullptr;
+  int64_t stride = 0;
+  int rows = 0, bytes = 0;
+};
+// What will be read or written after a block of rows.
+struct SoonNeeded {
+  static constexpr int kAreas = 4;
+  MemoryRows areas[kAreas];
+};
+
 // One block of query rows against a span of packed keys.
 struct ForwardBlock {
   const ScoreRule* rule = nullptr;
@@ -109,6 +123,7 @@ struct ForwardBlock {
   RowStates state;
   bool first_keys = false;  // nothing stands in state.out yet: it is written, not added to
   PooledSegments pooled;
+  SoonNeeded soon;
   void* scratch = nullptr;  // forward_scratch_bytes, 64-byte aligned
 };
 

@@ -76,9 +76,10 @@ QueryRows::QueryRows(const AttentionShape& shape, const AttentionParams& params,
                      rule_.has_alibi || !(rule_.scale > 0.0f);
 }
 
-QueryRow QueryRows::row(const SequenceSpan& span, std::int64_t sequence, std::int64_t head, std::int64_t i) const {
+void QueryRows::set(QueryRow& row, const SequenceSpan& span, std::int64_t sequence, std::int64_t head,
+                    std::int64_t i) const {
   const KeyRange range = key_range(span, params_, i);
-  QueryRow row;
+  row = QueryRow();
   row.position = span.position(i);
   row.key_begin = range.begin;
   row.key_end = range.end;
@@ -91,7 +92,6 @@ QueryRow QueryRows::row(const SequenceSpan& span, std::int64_t sequence, std::in
   row.query = static_cast<std::uint32_t>(i);
   row.head = static_cast<std::uint32_t>(head);
   row.batch = static_cast<std::uint32_t>(sequence);
-  return row;
 }
 
 double QueryRows::sink(std::int64_t head) const {

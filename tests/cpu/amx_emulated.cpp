@@ -27,6 +27,15 @@ struct Tiles {
   static void load(uint16_t (&tile)[16][32], const void* p, ptrdiff_t stride) {
     for (int i = 0; i < 16; ++i) __builtin_memcpy(tile[i], static_cast<const char*>(p) + i * stride, 64);
   }
+  static void load_sum(int sum, const float* p, ptrdiff_t stride) {
+    for (int i = 0; i < 16; ++i) {
+      __builtin_memcpy(registers.sum[sum][i], reinterpret_cast<const char*>(p) + i * stride, 64);
+    }
+  }
+  static void load_00(const float* p, ptrdiff_t stride) { load_sum(0, p, stride); }
+  static void load_01(const float* p, ptrdiff_t stride) { load_sum(1, p, stride); }
+  static void load_10(const float* p, ptrdiff_t stride) { load_sum(2, p, stride); }
+  static void load_11(const float* p, ptrdiff_t stride) { load_sum(3, p, stride); }
   static void load_left_0(const void* p, ptrdiff_t stride) { load(registers.left[0], p, stride); }
   static void load_left_1(const void* p, ptrdiff_t stride) { load(registers.left[1], p, stride); }
   static void load_right_0(const void* p, ptrdiff_t stride) { load(registers.right[0], p, stride); }
@@ -61,14 +70,14 @@ struct Tiles {
 }  // namespace rootdk::cpu
 
 #include "cpu/amx_emulated.h"
-#include "cpu/kernel/gemm_amx.h"
+#include "cpu/kernel/forward_amx.h"
 #include "cpu/kernel/pack_bf16.h"
 #include "cpu/kernel/table.h"
 
 namespace rootdk::cpu {
 
 const KernelTable& emulated_amx_kernels() {
-  static constexpr KernelTable kTable = Kernels<AmxGemm, Bf16Packing<AmxGemm>>::table("amx, emulated");
+  static constexpr KernelTable kTable = Kernels<AmxGemm, Bf16Packing<AmxGemm>, AmxForward>::table("amx, emulated");
   return kTable;
 }
 

@@ -6,6 +6,8 @@
 // Included once per target: internal linkage.
 
 #include "cpu/kernel/dropout.h"
+#include "cpu/kernel/fetch.h"
+#include "cpu/kernel/gemm_f32.h"
 #include "cpu/kernel/softmax.h"
 
 namespace rootdk::cpu {
@@ -14,15 +16,16 @@ namespace {
 // Working memory of one thread, at 64-byte boundaries.
 template <class Gemm>
 struct ForwardScratch {
-  float* scores;                    // [Gemm::kRows, tile]
-  typename Gemm::Element* weights;  // [Gemm::kRows, tile]; f32 weights take the place of the scores
+  float* scores;                    // [Gemm::kRows, stride]
+  typename Gemm::Element* weights;  // [Gemm::kRows, stride]; f32 weights take the place of the scores
   float* factors;                   // [Gemm::kRows]
   uint16_t* lanes;                  // [tile rounded up to 8 vectors]
 
+  static constexpr int stride(int tile) { return tile + Gemm::kRowPadding; }
   static constexpr size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
-  static constexpr size_t score_bytes(int tile) { return aligned(sizeof(float) * Gemm::kRows * tile); }
+  static constexpr size_t score_bytes(int tile) { return aligned(sizeof(float) * Gemm::kRows * stride(tile)); }
   static constexpr size_t weight_bytes(int tile) {
-    return Gemm::kUnit == 1 ? 0 : aligned(sizeof(typename Gemm::Element) * Gemm::kRows * tile);
+    return Gemm::kUnit == 1 ? 0 : aligned(sizeof(typename Gemm::Element) * Gemm::kRows * stride(tile));
   }
   static constexpr size_t factor_bytes() { return aligned(sizeof(float) * Gemm::kRows); }
   static size_t lane_bytes(int tile) { return aligned(sizeof(uint16_t) * round_up(tile, 8 * kWidth)); }
@@ -47,7 +50,7 @@ class ForwardKernel {
   using Unit = typename Gemm::Unit;
   static constexpr int kRows = Gemm::kRows;
   static constexpr int kPanel = Gemm::kPanel;
-  static constexpr int kMaxRows = 96;  // of a block
+  static constexpr int kMaxGroups = (Gemm::kBlockRows + kRows - 1) / kRows;  // of rows in a block
 
   // A tile of packed keys and values stays in L2, a group's scores in L1.
   static int tile_keys(int head_dim, int value_dim) {
@@ -55,23 +58,22 @@ class ForwardKernel {
     return (head_dim + value_dim) * element <= 2048 ? Gemm::kTileKeys : Gemm::kTileKeys / 2;
   }
 
+  static size_t scratch_bytes(int head_dim, int value_dim) {
+    return ForwardScratch<Gemm>::bytes(tile_keys(head_dim, value_dim));
+  }
+
   explicit ForwardKernel(const ForwardBlock& block)
       : block_(block),
         rule_(*block.rule),
         tile_(tile_keys(block.head_dim, block.value_dim)),
+        stride_(ForwardScratch<Gemm>::stride(tile_)),
         depth_(round_up(block.head_dim, Gemm::kDepthStep)),
-        scratch_(block.scratch, tile_) {}
+        scratch_(block.scratch, tile_),
+        fetcher_(block.soon, products()) {}
 
   void run() {
-    group_ranges();
-    const int groups = (block_.row_count + kRows - 1) / kRows;
-    for (int group = 0; group < groups; ++group) empty_[group] = block_.first_keys;
-    for (int64_t tile = block_.keys.begin; tile < block_.keys.end; tile += tile_) {
-      for (int group = 0; group < groups; ++group) visit(group, tile);
-    }
-    for (int group = 0; group < groups; ++group) {
-      if (empty_[group]) clear_out(group * kRows, smaller(kRows, block_.row_count - group * kRows));
-    }
+    for_each_piece([&](const Piece& p) { attend(p); });
+    clear_empty();
   }
 
  protected:
@@ -84,6 +86,24 @@ class ForwardKernel {
     int64_t first_key;
     int keys, columns;
   };
+
+  // Calls attend for every group of rows on every tile that it sees, tile by tile.
+  template <class Attend>
+  void for_each_piece(Attend attend) {
+    group_ranges();
+    const int groups = (block_.row_count + kRows - 1) / kRows;
+    for (int group = 0; group < groups; ++group) empty_[group] = block_.first_keys;
+    for (int64_t tile = block_.keys.begin; tile < block_.keys.end; tile += tile_) {
+      for (int group = 0; group < groups; ++group) visit(group, tile, attend);
+    }
+  }
+
+  // Rows that met no keys.
+  void clear_empty() {
+    for (int first = 0; first < block_.row_count; first += kRows) {
+      if (empty_[first / kRows]) clear_out(first, smaller(kRows, block_.row_count - first));
+    }
+  }
 
   // The keys that any row of a group sees.
   void group_ranges() {
@@ -100,7 +120,8 @@ class ForwardKernel {
     }
   }
 
-  void visit(int group, int64_t tile) {
+  template <class Attend>
+  void visit(int group, int64_t tile, Attend& attend) {
     const Range range = ranges_[group];
     const int64_t tile_end = tile + tile_ < block_.keys.end ? tile + tile_ : block_.keys.end;
     const int64_t begin = range.begin > tile ? range.begin / kPanel * kPanel : tile;
@@ -139,18 +160,26 @@ class ForwardKernel {
 
   void attend(const Piece& p) {
     score(p);
+    softmax(p);
+    if (values_finite(p)) {
+      add_values(p);
+    } else {
+      add_values_carefully(p);
+    }
+  }
+
+  void softmax(const Piece& p) {
     const bool stats = block_.state.weighted != nullptr;
     if (special(p)) {
       stats ? softmax<true, true>(p) : softmax<true, false>(p);
     } else {
       stats ? softmax<false, true>(p) : softmax<false, false>(p);
     }
+  }
+
+  bool values_finite(const Piece& p) const {
     const uint8_t* not_finite = block_.keys.values_not_finite;
-    if (not_finite && not_finite[(p.first_key - block_.keys.begin) / tile_]) {
-      add_values_carefully(p);
-    } else {
-      add_values(p);
-    }
+    return !not_finite || !not_finite[(p.first_key - block_.keys.begin) / tile_];
   }
 
   // Whether the piece needs more than scale and exponential: a mask that cuts it, or a term of the call.
@@ -165,6 +194,14 @@ class ForwardKernel {
     return false;
   }
 
+  // Products of a panel that the block takes, about.
+  int products() const {
+    const int groups = (block_.row_count + kRows - 1) / kRows;
+    const auto keys = static_cast<int>(block_.keys.end - block_.keys.begin);
+    const int value_panels = (block_.value_dim + kPanel - 1) / kPanel;
+    return groups * ((keys + kPanel - 1) / kPanel + (keys + tile_ - 1) / tile_ * value_panels);
+  }
+
   const Element* query(int r) const { return static_cast<const Element*>(block_.q) + r * block_.q_stride; }
 
   // scores [rows, columns] = q k^T
@@ -173,17 +210,18 @@ class ForwardKernel {
                        (p.first_key - block_.keys.begin) * static_cast<int64_t>(depth_);
     for (int t = 0; t < p.columns; t += kPanel, keys += static_cast<ptrdiff_t>(kPanel) * depth_) {
       const int columns = smaller(kPanel, p.columns - t);
+      fetcher_.step();
       if constexpr (Gemm::kUnit == 1) {
         if (rule_.score == ScoreKind::additive) {
           for (int i = 0; i < p.rows; ++i) {
             additive_scores(block_.rows[p.first_row + i], rule_.additive_stride, query(p.first_row + i), keys, kPanel,
-                            block_.head_dim, columns, scratch_.scores + i * tile_ + t);
+                            block_.head_dim, columns, scratch_.scores + i * stride_ + t);
           }
           continue;
         }
       }
       const Left<Unit> q{reinterpret_cast<const Unit*>(query(p.first_row)), block_.q_stride / Gemm::kUnit};
-      Gemm::multiply(p.rows, columns, q, keys, depth_, scratch_.scores + t, tile_);
+      Gemm::multiply(p.rows, columns, q, keys, depth_, scratch_.scores + t, stride_);
     }
   }
 
@@ -191,7 +229,7 @@ class ForwardKernel {
   void softmax(const Piece& p) {
     const float scale = rule_.transforms ? 1.0f : rule_.scale;
     for (int i = 0; i < p.rows; ++i) {
-      float* row = scratch_.scores + i * tile_;
+      float* row = scratch_.scores + i * stride_;
       if constexpr (kSpecial) {
         form_logits({row, p.first_key, p.keys, p.columns}, rule_, block_.rows[p.first_row + i]);
       }
@@ -199,8 +237,8 @@ class ForwardKernel {
     }
     for (int i = 0; i < p.rows; ++i) {
       const int r = p.first_row + i;
-      float* row = scratch_.scores + i * tile_;
-      Element* weights = scratch_.weights + i * tile_;
+      float* row = scratch_.scores + i * stride_;
+      Element* weights = scratch_.weights + i * stride_;
       const float max = kSpecial && block_.state.max[r] == kMinusInfinity ? 0.0f : block_.state.max[r] * scale;
       RowSums sums;
       if (kSpecial && (rule_.dropout_threshold || block_.pooled.segments)) {
@@ -222,7 +260,7 @@ class ForwardKernel {
 
   // The weights of row i are f32 in the place of its scores.
   void pool_and_drop(const Piece& p, int i, float scaled_max) {
-    float* row = scratch_.scores + i * tile_;
+    float* row = scratch_.scores + i * stride_;
     const QueryRow& query = block_.rows[p.first_row + i];
     if (block_.pooled.segments) pool(p, i, row, scaled_max);
     if (rule_.dropout_threshold) {
@@ -257,7 +295,7 @@ class ForwardKernel {
 
   // out [rows, value_dim] = factor out + p v
   void add_values(const Piece& p) {
-    const Left<Unit> weights{reinterpret_cast<const Unit*>(scratch_.weights), tile_ / Gemm::kUnit};
+    const Left<Unit> weights{reinterpret_cast<const Unit*>(scratch_.weights), stride_ / Gemm::kUnit};
     const auto* values = static_cast<const Element*>(block_.keys.values) +
                          (p.first_key - block_.keys.begin) * static_cast<int64_t>(kPanel);
     const int depth = round_up(p.keys, Gemm::kDepthStep);
@@ -265,6 +303,7 @@ class ForwardKernel {
     bool& empty = empty_[p.first_row / kRows];
     for (int d = 0; d < block_.value_dim; d += kPanel, values += block_.keys.value_stride) {
       const int columns = smaller(kPanel, block_.value_dim - d);
+      fetcher_.step();
       if (empty) {
         Gemm::multiply(p.rows, columns, weights, values, depth, out + d, block_.state.out_stride);
       } else {
@@ -288,7 +327,7 @@ class ForwardKernel {
       float* out = block_.state.out + (p.first_row + i) * block_.state.out_stride;
       for (int d = 0; d < block_.value_dim; ++d) out[d] *= scratch_.factors[i];
       for (int t = 0; t < p.keys; ++t) {
-        const float weight = Gemm::widen(scratch_.weights[i * tile_ + t]);
+        const float weight = Gemm::widen(scratch_.weights[i * stride_ + t]);
         if (weight == 0.0f) continue;
         const int64_t key = p.first_key - block_.keys.begin + t;
         for (int d = 0; d < block_.value_dim; ++d) {
@@ -312,10 +351,12 @@ class ForwardKernel {
   const ForwardBlock& block_;
   const ScoreRule& rule_;
   const int tile_;
-  const int depth_;  // head_dim padded
+  const int stride_;  // from row to row of scores and weights
+  const int depth_;   // head_dim padded
   ForwardScratch<Gemm> scratch_;
-  Range ranges_[kMaxRows];
-  bool empty_[kMaxRows];  // groups of rows whose part of state.out holds nothing yet
+  Fetcher fetcher_;
+  Range ranges_[kMaxGroups];
+  bool empty_[kMaxGroups];  // groups of rows whose part of state.out holds nothing yet
 };
 
 // Weights of rows whose softmax is known, for column_mass and for the exact weights of chosen rows.
@@ -347,7 +388,7 @@ class WeightsKernel : private ForwardKernel<Gemm> {
     this->score(p);
     const float scale = this->rule_.transforms ? 1.0f : this->rule_.scale;
     for (int i = 0; i < p.rows; ++i) {
-      float* row = this->scratch_.scores + i * this->tile_;
+      float* row = this->scratch_.scores + i * this->stride_;
       const int r = p.first_row + i;
       form_logits({row, p.first_key, p.keys, p.columns}, this->rule_, this->block_.rows[r]);
       const Vec factor = Simd::set1(weights_.factor[r]), offset = Simd::set1(-(weights_.max[r] * scale));

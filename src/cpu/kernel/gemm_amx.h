@@ -8,18 +8,125 @@
 namespace rootdk::cpu {
 namespace {
 
-// Products in bf16 by 16 x 16 x 32 tiles, two by two. Panels are as those of Bf16Gemm, two tiles wide. Left operands
-// are read in whole tiles: memory holds rows rounded up to 16, what lies in the last ones does not matter, and
-// depth_stride is 1.
+// Products of 32 rows with panels of two tiles, 2 x 2 tiles at a time, to be taken step by step between other work.
+// A step is one depth of 32: four loads and four multiplications of tiles. Left operands are read in whole tiles:
+// memory holds rows rounded up to 16, and what lies in the last ones does not matter.
+class TileProducts {
+ public:
+  static constexpr int kTile = 16;  // rows and columns of a tile
+  static constexpr int kPanel = 2 * kTile;
+  static constexpr int kDepthStep = 32;
+
+  // c [32, panels] = left [32, depth] right [panels, depth / 2, kPanel, 2], or added to what c holds.
+  struct Product {
+    const uint16_t* left;
+    ptrdiff_t left_stride;  // elements from row to row
+    const uint16_t* right;
+    ptrdiff_t right_stride;  // elements from panel to panel
+    int depth, panels;
+    float* c;
+    ptrdiff_t ldc;
+    bool two_rows;  // more than one tile of rows
+    bool from_zero;
+  };
+
+  TileProducts() { memory_is_current(); }
+
+  // At most two, in order.
+  void add(const Product& product) {
+    products_[count_++] = product;
+    panels_ += product.panels;
+    steps_ += product.depth / kDepthStep * product.panels;
+  }
+  int panels() const { return panels_; }
+
+  // From here on, `ticks` calls of tick() take all steps, or nearly.
+  void spread_over(int ticks) { interval_ = left_ = steps_ == 0 ? ticks + 1 : larger(1, ticks / steps_); }
+  [[gnu::always_inline]] void tick() {
+    if (--left_ > 0) return;
+    left_ = interval_;
+    if (steps_ > 0) step();
+  }
+  void finish() {
+    while (steps_ > 0) step();
+    memory_is_current();
+  }
+
+ private:
+  // The intrinsics do not tell the compiler that they read memory: what was stored must be there.
+  static void memory_is_current() { __asm__ volatile("" ::: "memory"); }
+
+  [[gnu::always_inline]] void step() {
+    Product& p = products_[current_];
+    if (depth_ == 0) start(p);
+    const uint16_t* left = p.left + depth_;
+    const uint16_t* right = p.right + static_cast<ptrdiff_t>(depth_) * kPanel;
+    const ptrdiff_t left_bytes = p.left_stride * static_cast<ptrdiff_t>(sizeof(uint16_t));
+    constexpr ptrdiff_t kRightBytes = 2 * kPanel * sizeof(uint16_t);
+    Tiles::load_left_0(left, left_bytes);
+    Tiles::load_right_0(right, kRightBytes);
+    Tiles::multiply_00();
+    Tiles::load_right_1(right + 2 * kTile, kRightBytes);
+    Tiles::multiply_01();
+    if (p.two_rows) {
+      Tiles::load_left_1(left + kTile * p.left_stride, left_bytes);
+      Tiles::multiply_10();
+      Tiles::multiply_11();
+    }
+    depth_ += kDepthStep;
+    --steps_;
+    if (depth_ == p.depth) end(p);
+  }
+
+  void start(const Product& p) {
+    if (p.from_zero) {
+      Tiles::zero();
+      return;
+    }
+    const ptrdiff_t bytes = p.ldc * static_cast<ptrdiff_t>(sizeof(float));
+    Tiles::load_00(p.c, bytes);
+    Tiles::load_01(p.c + kTile, bytes);
+    if (p.two_rows) {
+      Tiles::load_10(p.c + kTile * p.ldc, bytes);
+      Tiles::load_11(p.c + kTile * p.ldc + kTile, bytes);
+    }
+  }
+
+  void end(Product& p) {
+    const ptrdiff_t bytes = p.ldc * static_cast<ptrdiff_t>(sizeof(float));
+    Tiles::store_00(p.c, bytes);
+    Tiles::store_01(p.c + kTile, bytes);
+    if (p.two_rows) {
+      Tiles::store_10(p.c + kTile * p.ldc, bytes);
+      Tiles::store_11(p.c + kTile * p.ldc + kTile, bytes);
+    }
+    depth_ = 0;
+    p.c += kPanel;
+    p.right += p.right_stride;
+    if (--p.panels == 0) ++current_;
+  }
+
+  Product products_[2];
+  int count_ = 0, current_ = 0;
+  int depth_ = 0;   // of the panel at hand
+  int panels_ = 0;  // of all products
+  int steps_ = 0;   // that are left
+  int interval_ = 1, left_ = 1;
+};
+
+// Products in bf16 on tiles. Panels are as those of Bf16Gemm, two tiles wide.
 struct AmxGemm {
   using Element = uint16_t;
   using Unit = uint32_t;
-  static constexpr int kTile = 16;  // rows and columns of a tile
-  static constexpr int kDepthStep = 32;
-  static constexpr int kRows = 32;
-  static constexpr int kPanel = 2 * kTile;
+  static constexpr int kTile = TileProducts::kTile;
+  static constexpr int kDepthStep = TileProducts::kDepthStep;
+  static constexpr int kRows = 2 * kTile;
+  static constexpr int kPanel = TileProducts::kPanel;
   static constexpr int kUnit = 2;
   static constexpr int kTileKeys = 512;
+  static constexpr int kRowPadding = 32;  // keeps the rows of a tile out of each other's cache sets
+  static constexpr int kBlockRows = 256;  // tiles that come from beyond L2 serve many rows
+  static constexpr int kLeftRows = kTile;
 
   // The tile configuration belongs to the thread.
   struct Thread {
@@ -35,98 +142,40 @@ struct AmxGemm {
     Tiles::load_left_1(zeros, 64);
     Tiles::load_right_0(zeros, 64);
     Tiles::load_right_1(zeros, 64);
-    for (int64_t round = 0; round < rounds; ++round) multiply_tiles(true);
+    for (int64_t round = 0; round < rounds; ++round) {
+      Tiles::multiply_00();
+      Tiles::multiply_01();
+      Tiles::multiply_10();
+      Tiles::multiply_11();
+    }
     Tiles::store_00(result, 64);
     *sum = result[0];
     return rounds * 4 * kTile * kTile * kDepthStep * 2;
   }
   static float widen(uint16_t x) { return widen_bf16(x); }
+  // The two instructions around the polynomial take half the time of the shifts of exp2() on processors with AMX. Below
+  // 2^-126 weights vanish on their way to bf16.
+  static Vec exp2_of_score(Vec x) {
+    constexpr int kFromFloor = 1;
+    const Vec r = _mm512_reduce_ps(x, kFromFloor);
+    return _mm512_scalef_ps(exp2_of_fraction(r), x);
+  }
   static void store_weights(uint16_t* to, Vec first, Vec second) { store_bf16_pair(to, first, second); }
 
-  static void multiply(int rows, int columns, Left<uint32_t> a, const uint16_t* panel, int depth, float* c,
-                       ptrdiff_t ldc) {
-    for (int j = 0; j < columns; j += 2 * kTile) {
-      const bool two_columns = columns > j + kTile;
-      for (int i = 0; i < rows; i += 2 * kTile) {  // the right tiles stay in L1 from one pair of left tiles to the next
-        const bool two_rows = rows > i + kTile;
-        run(two_rows, two_columns, rows_from(a, i), panel + 2 * j, depth);
-        store(two_rows, two_columns, c + i * ldc + j, ldc);
-      }
-    }
-  }
-
-  static void multiply_add(int rows, int columns, Left<uint32_t> a, const uint16_t* panel, int depth, float* c,
-                           ptrdiff_t ldc, const float* factor) {
-    alignas(64) float product[2 * kTile * 2 * kTile];
-    for (int j = 0; j < columns; j += 2 * kTile) {
-      const bool two_columns = columns > j + kTile;
-      for (int i = 0; i < rows; i += 2 * kTile) {
-        const bool two_rows = rows > i + kTile;
-        run(two_rows, two_columns, rows_from(a, i), panel + 2 * j, depth);
-        store(two_rows, two_columns, product, 2 * kTile);
-        add_product(smaller(2 * kTile, rows - i), two_columns, product, c + i * ldc + j, ldc, factor + i);
-      }
-    }
-  }
-
- private:
-  static void multiply_tiles(bool two_rows) {
-    Tiles::multiply_00();
-    Tiles::multiply_01();
-    if (two_rows) {
-      Tiles::multiply_10();
-      Tiles::multiply_11();
-    }
-  }
-
-  static Left<uint32_t> rows_from(Left<uint32_t> a, int row) { return {a.data + row * a.row_stride, a.row_stride}; }
-
-  // c [rows] = factor c + product, of one or two vectors.
-  static void add_product(int rows, bool two_columns, const float* product, float* c, ptrdiff_t ldc,
-                          const float* factor) {
-    for (int i = 0; i < rows; ++i, c += ldc, product += 2 * kTile) {
-      const Vec f = Simd::set1(factor[i]);
-      Simd::store(c, Simd::fma(f, Simd::load(c), Simd::load(product)));
-      if (!two_columns) continue;
-      Simd::store(c + kWidth, Simd::fma(f, Simd::load(c + kWidth), Simd::load(product + kWidth)));
-    }
-  }
-
-  // The intrinsics do not tell the compiler that they read memory: what was stored must be there.
-  static void memory_is_current() { __asm__ volatile("" ::: "memory"); }
-
-  static void run(bool two_rows, bool two_columns, Left<uint32_t> a, const uint16_t* panel, int depth) {
-    constexpr ptrdiff_t kPanelStride = 2 * kPanel * sizeof(uint16_t);
-    const ptrdiff_t left_stride = a.row_stride * static_cast<ptrdiff_t>(sizeof(uint32_t));
-    memory_is_current();
-    Tiles::zero();
-    for (int k = 0; k < depth; k += kDepthStep) {
-      const uint32_t* left = a.data + k / 2;
-      const uint16_t* right = panel + static_cast<ptrdiff_t>(k) * kPanel;
-      Tiles::load_left_0(left, left_stride);
-      Tiles::load_right_0(right, kPanelStride);
-      Tiles::multiply_00();
-      if (two_columns) {
-        Tiles::load_right_1(right + 2 * kTile, kPanelStride);
-        Tiles::multiply_01();
-      }
-      if (two_rows) {
-        Tiles::load_left_1(left + kTile * a.row_stride, left_stride);
-        Tiles::multiply_10();
-        if (two_columns) Tiles::multiply_11();
-      }
-    }
-  }
-
-  static void store(bool two_rows, bool two_columns, float* c, ptrdiff_t ldc) {
-    const ptrdiff_t stride = ldc * static_cast<ptrdiff_t>(sizeof(float));
-    Tiles::store_00(c, stride);
-    if (two_columns) Tiles::store_01(c + kTile, stride);
-    if (two_rows) {
-      Tiles::store_10(c + kTile * ldc, stride);
-      if (two_columns) Tiles::store_11(c + kTile * ldc + kTile, stride);
-    }
-    memory_is_current();
+  // One panel of columns.
+  static void multiply(int rows, int, Left<uint32_t> a, const uint16_t* panel, int depth, float* c, ptrdiff_t ldc) {
+    TileProducts products;
+    products.add({.left = reinterpret_cast<const uint16_t*>(a.data),
+                  .left_stride = kUnit * a.row_stride,
+                  .right = panel,
+                  .right_stride = 0,
+                  .depth = depth,
+                  .panels = 1,
+                  .c = c,
+                  .ldc = ldc,
+                  .two_rows = rows > kTile,
+                  .from_zero = true});
+    products.finish();
   }
 };
 

@@ -79,6 +79,9 @@ struct FloatGemm {
   static constexpr int kUnit = 1;  // elements in a Unit
 
   static constexpr int kTileKeys = kPanel >= 32 ? 256 : 128;  // for small head dimensions
+  static constexpr int kRowPadding = 0;
+  static constexpr int kBlockRows = 96;
+  static constexpr int kLeftRows = 1;
 
   struct Thread {};  // state a thread needs around its products: none
 

@@ -20,8 +20,11 @@ struct Bf16Packing {
     auto* to = static_cast<uint16_t*>(packed);
     for (int i = 0; i < source.rows; ++i, to += depth) {
       const uint16_t* from = static_cast<const uint16_t*>(source.data) + i * source.row_stride;
-      for (int d = 0; d < source.dim; ++d) to[d] = from[d];
-      for (int d = source.dim; d < depth; ++d) to[d] = 0;
+      for (int d = 0; d < depth; d += 2 * kPairs) {
+        const int room = depth - d, dims = source.dim - d;
+        const __m512i row = _mm512_maskz_loadu_epi16(first_lanes(dims), from + d);
+        _mm512_mask_storeu_epi16(to + d, first_lanes(room), row);
+      }
     }
   }
 
@@ -61,6 +64,8 @@ struct Bf16Packing {
   }
 
  private:
+  static __mmask32 first_lanes(int n) { return n >= 32 ? 0xffffffffu : (n > 0 ? (1u << n) - 1u : 0u); }
+
   // Elements d, d + 1, ... of two rows side by side: the second row counts from 32.
   static __m512i pair_order(int d) {
     uint16_t order[2 * kPairs];
@@ -74,14 +79,13 @@ struct Bf16Packing {
   static __m512i load_row(const SourceRows& source, int key, int d) {
     if (key >= source.rows) return _mm512_setzero_si512();
     const uint16_t* from = static_cast<const uint16_t*>(source.data) + key * source.row_stride + d;
-    const int dims = source.dim - d;
-    return dims >= 2 * kPairs ? _mm512_loadu_si512(from) : _mm512_maskz_loadu_epi16((1u << dims) - 1u, from);
+    return _mm512_maskz_loadu_epi16(first_lanes(source.dim - d), from);
   }
 
   // dims: the dimensions that are left in the tensor; pairs: those that are left in the panel.
   static void transpose_square(const uint16_t* from, int64_t row_stride, int keys, int dims, int pairs, uint16_t* to) {
     Vec square[kWidth];
-    const __mmask32 mask = dims >= 32 ? 0xffffffffu : (dims > 0 ? (1u << dims) - 1u : 0u);
+    const __mmask32 mask = first_lanes(dims);
     for (int i = 0; i < kWidth; ++i) {
       square[i] = i < keys ? _mm512_castsi512_ps(_mm512_maskz_loadu_epi16(mask, from + i * row_stride)) : Simd::zero();
     }

@@ -7,22 +7,25 @@
 namespace rootdk::cpu {
 namespace {
 
-template <class Gemm, class Packing>
+// Forward is the forward pass where a target has one of its own.
+template <class Gemm, class Packing, class Forward = ForwardKernel<Gemm>>
 struct Kernels {
   static Geometry geometry(int head_dim, int value_dim) {
     return {.element_bytes = static_cast<int>(sizeof(typename Gemm::Element)),
             .panel = Gemm::kPanel,
             .rows = Gemm::kRows,
+            .block_rows = Gemm::kBlockRows,
+            .left_rows = Gemm::kLeftRows,
             .depth_step = Gemm::kDepthStep,
-            .tile_keys = ForwardKernel<Gemm>::tile_keys(head_dim, value_dim),
+            .tile_keys = Forward::tile_keys(head_dim, value_dim),
             .fused = Simd::kFused};
   }
   static size_t forward_scratch_bytes(int head_dim, int value_dim) {
-    return ForwardScratch<Gemm>::bytes(ForwardKernel<Gemm>::tile_keys(head_dim, value_dim));
+    return Forward::scratch_bytes(head_dim, value_dim);
   }
   static void forward_block(const ForwardBlock& block) {
     [[maybe_unused]] const typename Gemm::Thread thread;
-    ForwardKernel<Gemm>(block).run();
+    Forward(block).run();
   }
   static void weights_block(const WeightsBlock& block) {
     [[maybe_unused]] const typename Gemm::Thread thread;

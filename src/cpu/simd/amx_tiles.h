@@ -32,6 +32,10 @@ struct Tiles {
     _tile_zero(3);
   }
   // Strides are in bytes.
+  static void load_00(const float* p, ptrdiff_t stride) { _tile_loadd(0, p, stride); }
+  static void load_01(const float* p, ptrdiff_t stride) { _tile_loadd(1, p, stride); }
+  static void load_10(const float* p, ptrdiff_t stride) { _tile_loadd(2, p, stride); }
+  static void load_11(const float* p, ptrdiff_t stride) { _tile_loadd(3, p, stride); }
   static void load_left_0(const void* p, ptrdiff_t stride) { _tile_loadd(4, p, stride); }
   static void load_left_1(const void* p, ptrdiff_t stride) { _tile_loadd(5, p, stride); }
   static void load_right_0(const void* p, ptrdiff_t stride) { _tile_loadd(6, p, stride); }

@@ -45,6 +45,22 @@ struct Simd {
   }
   static float reduce_add(Vec x) { return _mm512_reduce_add_ps(x); }
   static float reduce_max(Vec x) { return _mm512_reduce_max_ps(x); }
+  // Lane i is all lanes of rows[i] combined, for the first n rows: thirty shuffles for sixteen rows, half for eight.
+  template <class Combine>
+  static Vec reduce_rows(const float (&rows)[kWidth][kWidth], int n, Combine combine) {
+    // Every quarter has a part of what four rows give.
+    auto four = [&](int i) {
+      auto row = [&](int j) { return i + j < n ? load(rows[i + j]) : zero(); };
+      auto pair = [&](Vec a, Vec b) { return combine(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b)); };
+      const Vec a = pair(row(0), row(1)), b = pair(row(2), row(3));
+      return combine(unpack_low_64(a, b), unpack_high_64(a, b));
+    };
+    auto join = [&](Vec a, Vec b) {
+      return combine(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+    };
+    const Vec eight = join(four(0), four(4));
+    return join(eight, n > 8 ? join(four(8), four(12)) : eight);
+  }
 
   static Vec load_bf16(const uint16_t* p) {
     return widen_bf16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));

@@ -3,14 +3,14 @@
 // The vector comes first.
 #include "cpu/simd/amx_tiles.h"
 
-#include "cpu/kernel/gemm_amx.h"
+#include "cpu/kernel/forward_amx.h"
 #include "cpu/kernel/pack_bf16.h"
 #include "cpu/kernel/table.h"
 
 namespace rootdk::cpu {
 
 const KernelTable& amx_kernels() {
-  static constexpr KernelTable kTable = Kernels<AmxGemm, Bf16Packing<AmxGemm>>::table("amx");
+  static constexpr KernelTable kTable = Kernels<AmxGemm, Bf16Packing<AmxGemm>, AmxForward>::table("amx");
   return kTable;
 }
 

@@ -1,0 +1,150 @@
+#pragma once
+
+// The forward pass on AMX. Tiles multiply on a unit of their own, so three pieces are under way at a time: while the
+// vector units take the softmax of one, the tiles score the next and add the values of the one before. The processor
+// overlaps the two only where their instructions stand close together: one step of products goes between a few
+// exponentials. Included once per target: internal linkage.
+
+#include "cpu/kernel/forward.h"
+#include "cpu/kernel/gemm_amx.h"
+#include "cpu/kernel/row_batch.h"
+
+namespace rootdk::cpu {
+namespace {
+
+class AmxForward : private ForwardKernel<AmxGemm> {
+  using Base = ForwardKernel<AmxGemm>;
+  using Scratch = ForwardScratch<AmxGemm>;
+  static constexpr int kBuffers = 2;
+
+ public:
+  using Base::tile_keys;
+  static size_t scratch_bytes(int head_dim, int value_dim) {
+    return kBuffers * Base::scratch_bytes(head_dim, value_dim);
+  }
+
+  explicit AmxForward(const ForwardBlock& block)
+      : Base(block), buffers_{Scratch(block.scratch, tile_), Scratch(second_half(block), tile_)} {}
+
+  void run() {
+    for_each_piece([&](const Piece& p) {
+      advance(p);
+      weighed_ = scored_;
+      scored_ = {p, true};
+    });
+    for (int i = 0; i < 2; ++i) {
+      advance({});
+      weighed_ = scored_;
+      scored_ = {};
+    }
+    clear_empty();
+  }
+
+ private:
+  struct Stage {
+    Piece piece;
+    bool full;
+  };
+
+  static void* second_half(const ForwardBlock& block) {
+    return static_cast<unsigned char*>(block.scratch) + Base::scratch_bytes(block.head_dim, block.value_dim);
+  }
+
+  // Scores of `next` (if it has keys), softmax of scored_, values of weighed_.
+  void advance(const Piece& next) {
+    // Pieces take the two buffers in turn: `next` follows weighed_, whose scores are no longer needed.
+    Scratch& outer = buffers_[number_ % kBuffers];
+    Scratch& inner = buffers_[(number_ + 1) % kBuffers];
+    ++number_;
+    TileProducts products;
+    if (weighed_.full) {
+      scratch_ = outer;
+      if (values_finite(weighed_.piece)) {
+        products.add(values_product(weighed_.piece));
+      } else {
+        add_values_carefully(weighed_.piece);
+      }
+    }
+    if (next.keys > 0) products.add(scores_product(next, outer));
+    for (int panel = 0; panel < products.panels(); ++panel) fetcher_.step();
+    if (scored_.full) {
+      scratch_ = inner;
+      const Piece& p = scored_.piece;
+      products.spread_over(p.rows * (p.columns / kPairOfVectors + 1));
+      block_.state.weighted ? weigh<true>(p, products) : weigh<false>(p, products);
+    }
+    products.finish();
+  }
+
+  // The softmax of a piece, with products between.
+  template <bool kStats>
+  void weigh(const Piece& p, TileProducts& products) {
+    if (rule_.dropout_threshold || block_.pooled.segments) return softmax(p);
+    if (special(p)) {
+      for (int i = 0; i < p.rows; ++i) {
+        float* row = scratch_.scores + i * stride_;
+        form_logits({row, p.first_key, p.keys, p.columns}, rule_, block_.rows[p.first_row + i]);
+      }
+    }
+    const float scale = rule_.transforms ? 1.0f : rule_.scale;
+    const auto between = [&] { products.tick(); };
+    for (int i = 0; i < p.rows; i += RowBatch::kRows) {
+      const int rows = smaller(RowBatch::kRows, p.rows - i);
+      RowBatch batch({scratch_.scores + i * stride_, stride_, rows, p.columns, scale}, block_.state, p.first_row + i);
+      batch.raise_maxima<kStats>(scratch_.factors + i, between);
+      batch.exponentials<AmxGemm, kStats>(scratch_.weights + i * stride_, stride_, between);
+    }
+  }
+
+  TileProducts::Product scores_product(const Piece& p, const Scratch& scratch) const {
+    const auto* keys = static_cast<const uint16_t*>(block_.keys.keys) + (p.first_key - block_.keys.begin) * depth_;
+    return {.left = query(p.first_row),
+            .left_stride = block_.q_stride,
+            .right = keys,
+            .right_stride = static_cast<ptrdiff_t>(kPanel) * depth_,
+            .depth = depth_,
+            .panels = p.columns / kPanel,
+            .c = scratch.scores,
+            .ldc = stride_,
+            .two_rows = p.rows > AmxGemm::kTile,
+            .from_zero = true};
+  }
+
+  // Scales the rows whose maximum rose, to which the product can then be added in the tiles.
+  TileProducts::Product values_product(const Piece& p) {
+    bool& empty = empty_[p.first_row / kRows];
+    float* out = block_.state.out + p.first_row * block_.state.out_stride;
+    const auto* values = static_cast<const uint16_t*>(block_.keys.values) +
+                         (p.first_key - block_.keys.begin) * static_cast<int64_t>(kPanel);
+    const TileProducts::Product product{.left = scratch_.weights,
+                                        .left_stride = stride_,
+                                        .right = values,
+                                        .right_stride = block_.keys.value_stride,
+                                        .depth = p.columns,
+                                        .panels = static_cast<int>(block_.state.out_stride / kPanel),
+                                        .c = out,
+                                        .ldc = block_.state.out_stride,
+                                        .two_rows = p.rows > AmxGemm::kTile,
+                                        .from_zero = empty};
+    if (!empty) scale_rows(p, out);
+    empty = false;
+    return product;
+  }
+
+  void scale_rows(const Piece& p, float* out) {
+    for (int i = 0; i < p.rows; ++i, out += block_.state.out_stride) {
+      if (scratch_.factors[i] == 1.0f) continue;
+      const Vec factor = Simd::set1(scratch_.factors[i]);
+      for (int d = 0; d < block_.state.out_stride; d += kWidth) {
+        Simd::store(out + d, Simd::mul(factor, Simd::load(out + d)));
+      }
+    }
+  }
+
+  Scratch buffers_[kBuffers];
+  int number_ = 0;
+  Stage scored_{}, weighed_{};
+};
+
+}  // namespace
+}  // namespace rootdk::cpu

@@ -6,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include <pthread.h>
 #include <sched.h>
 
 #include "core/check.h"
@@ -103,21 +104,40 @@ int usable_threads() {
   return count ? static_cast<int>(count) : 1;
 }
 
+struct Pools {
+  std::mutex mutex;
+  std::map<int, std::unique_ptr<ThreadPool>> by_threads;
+};
+
+// A fork copies the calling thread alone: in the child the parent's pools have no threads, and nobody opens their
+// locks. The child leaves them as they are, and begins with none.
+Pools& this_process_pools() {
+  static std::unique_ptr<Pools> pools;
+  static const int registered = [] {
+    pools = std::make_unique<Pools>();
+    return pthread_atfork(nullptr, nullptr, [] {
+      static_cast<void>(pools.release());
+      pools = std::make_unique<Pools>();
+    });
+  }();
+  require(registered == 0, "executor: pthread_atfork failed with ", registered);
+  return *pools;
+}
+
 }  // namespace
 
 Executor& shared_executor(int threads) {
   require(threads >= 1 && threads <= 4096, "executor: ", threads, " threads are not in 1 to 4096");
-  static std::mutex mutex;
-  static std::map<int, std::unique_ptr<ThreadPool>> pools;
-  std::lock_guard lock(mutex);
-  std::unique_ptr<ThreadPool>& pool = pools[threads];
+  Pools& pools = this_process_pools();
+  std::lock_guard lock(pools.mutex);
+  std::unique_ptr<ThreadPool>& pool = pools.by_threads[threads];
   if (!pool) pool = std::make_unique<ThreadPool>(threads);
   return *pool;
 }
 
 Executor& default_executor() {
-  static Executor& pool = shared_executor(environment().threads ? environment().threads : usable_threads());
-  return pool;
+  static const int threads = environment().threads ? environment().threads : usable_threads();
+  return shared_executor(threads);
 }
 
 }  // namespace rootdk

@@ -5,6 +5,9 @@
 #include <thread>
 #include <vector>
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include "rootdk/error.h"
 #include "rootdk/executor.h"
 
@@ -60,6 +63,25 @@ TEST(ThreadPool, SharedByWidth) {
   } catch (const Error& error) {
     EXPECT_STREQ(error.what(), "executor: 0 threads are not in 1 to 4096");
   }
+}
+
+TEST(ThreadPool, AForkedProcessHasThreadsOfItsOwn) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "the thread sanitizer allows no threads after a fork";
+#endif
+  expect_each_once(shared_executor(3), 100);
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    alarm(20);  // instead of waiting for threads that are not there
+    std::atomic<int> runs = 0;
+    shared_executor(3).parallel_for(100, [&](std::int64_t) { ++runs; });
+    _exit(runs.load() == 100 ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  expect_each_once(shared_executor(3), 100);
 }
 
 }  // namespace

@@ -13,6 +13,9 @@ and gives back the kind it was given. `rootdk.torch` has PyTorch operators with 
 `rootdk.huggingface` switches a transformers model over.
 """
 
+import importlib as _importlib
+import types as _types
+
 from ._abi import version as _version
 from ._attention import Explanation, attention, attention_backward, dropout_keeps, explain, merge_states
 from ._buffer import Buffer
@@ -37,6 +40,15 @@ from ._positions import (
 from ._result import AttentionResult, HeadSummary
 
 __version__: str = _version().decode()
+
+
+
+def __getattr__(name: str) -> "_types.ModuleType":
+    """rootdk.torch and rootdk.huggingface are there without an import of their own; what they need is imported then."""
+    if name in ("torch", "huggingface"):
+        return _importlib.import_module("." + name, __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "AttentionResult",

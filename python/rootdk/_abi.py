@@ -8,6 +8,7 @@ import ctypes
 import ctypes.util
 import os
 import struct
+import weakref
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Tuple, Type
 
@@ -182,11 +183,24 @@ def check(status: int) -> None:
         raise _ERRORS.get(status, RuntimeError)(last_error().decode("utf-8", "replace"))
 
 
+def own(handle: ctypes.c_void_p, destroy: Callable[[int], None], *needed: Any) -> ctypes.c_void_p:
+    """The handle, which destroys what it names when it dies: not with its first holder, since copies of that share it,
+    and not at exit, where other threads may still work with it. `needed` lives at least as long."""
+
+    def end(address: int, *_: Any) -> None:
+        destroy(address)
+
+    weakref.finalize(handle, end, handle.value, *needed).atexit = False
+    return handle
+
+
 _targets: Dict[str, Any] = {}
 
 
 def target_address(name: str) -> int:
     """The address of a target's name as C text; it stays valid, since there are only a few names."""
+    if not isinstance(name, str):
+        raise TypeError(f"rootdk: target is {name!r}, expected the name of an implementation")
     text = _targets.get(name)
     if text is None:
         text = _targets.setdefault(name, ctypes.create_string_buffer(name.encode()))

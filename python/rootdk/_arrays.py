@@ -5,6 +5,7 @@ kind (DLPack, the buffer protocol) are viewed as one on the way in, and results 
 """
 
 import functools
+import inspect
 import sys
 from typing import Any, Callable, Dict, Optional, Sequence, Tuple, TypeVar
 
@@ -14,6 +15,7 @@ from ._buffer import Buffer
 from ._structs import DTYPE_NAMES, DTYPE_SIZES
 
 Shape = Tuple[int, ...]
+_INT32_RANGE = (-(2**31), 2**31 - 1)  # what is outside stays an end of it, and so too large for the library
 
 
 def _padded(shape: Shape, strides: Shape, rank: int) -> Tuple[Shape, Shape]:
@@ -56,6 +58,9 @@ class Kind:
 
     def needs_operator(self, q: Any, k: Any, v: Any, tensors: Optional[Dict[str, Any]]) -> bool:
         """Whether the call must be one that its framework sees: for a gradient, or while compiling."""
+        return False
+
+    def wants_gradient(self, x: Any) -> bool:
         return False
 
 
@@ -124,7 +129,9 @@ class NumpyKind(Kind):
         return self.numpy.asarray(values, self._types[code])
 
     def to_int32(self, x: Any) -> Any:
-        return x.astype(self.numpy.int32) if x.dtype == self.numpy.int64 else x
+        if x.dtype != self.numpy.int64:
+            return x
+        return self.numpy.asarray(x.clip(*_INT32_RANGE), self.numpy.int32)
 
     def writable(self, x: Any) -> bool:
         return bool(x.flags.writeable)
@@ -188,7 +195,7 @@ class TorchKind(Kind):
         return self.torch.tensor(values, dtype=self._types[code], device=like.device)
 
     def to_int32(self, x: Any) -> Any:
-        return x.to(self.torch.int32) if x.dtype == self.torch.int64 else x
+        return x.clamp(*_INT32_RANGE).to(self.torch.int32) if x.dtype == self.torch.int64 else x
 
     def is_cuda(self, x: Any) -> bool:
         return bool(x.is_cuda)
@@ -201,6 +208,9 @@ class TorchKind(Kind):
             if not tensors or not any(getattr(x, "requires_grad", False) for x in tensors.values()):
                 return False
         return bool(self.torch.is_grad_enabled())
+
+    def wants_gradient(self, x: Any) -> bool:
+        return bool(x.requires_grad and self.torch.is_grad_enabled())
 
 
 class BufferKind(Kind):
@@ -281,17 +291,23 @@ def require_kind(kind: Kind, x: Any, name: str, other: str = "q") -> None:
 
 
 def _is_foreign(x: Any) -> bool:
-    return native_kind(x) is None and (hasattr(x, "__dlpack__") or _has_buffer(x))
+    return native_kind(x) is None and (_speaks_dlpack(x) or _has_buffer(x))
+
+
+# What has no dimensions is a number, whatever else it can do: NumPy's numbers have the buffer protocol.
+
+
+def _speaks_dlpack(x: Any) -> bool:
+    return hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__") and getattr(x, "shape", None) != ()
 
 
 def _has_buffer(x: Any) -> bool:
     if isinstance(x, (bytes, bytearray, str)):
         return False
     try:
-        memoryview(x)
+        return memoryview(x).ndim > 0
     except TypeError:
         return False
-    return True
 
 
 def _import(x: Any, name: str) -> Any:
@@ -329,7 +345,10 @@ def _to_numpy(result: Any) -> Any:
     numpy = sys.modules.get("numpy")
     if numpy is None or not isinstance(result, Buffer) or result.code == _structs.BF16:
         return result
-    return numpy.from_dlpack(result)
+    if 0 in result.shape:
+        return numpy.from_dlpack(result)
+    array = numpy.asarray(result.memoryview())  # through DLPack it would be read-only
+    return array.view(numpy.float16) if result.code == _structs.F16 else array
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -338,10 +357,14 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def takes_any_array(function: Function) -> Function:
     """Lets a function of native arrays take foreign ones: the first argument decides what comes back."""
 
+    names = tuple(inspect.signature(function).parameters)
+    name_of_first = names[0]
+
     @functools.wraps(function)
-    def call(first: Any, *rest: Any, **named: Any) -> Any:
+    def call(*given_in_order: Any, **named: Any) -> Any:
+        first = given_in_order[0] if given_in_order else named.get(name_of_first)
         if type(first) in _kinds or not _is_foreign(first):
-            return function(first, *rest, **named)
+            return function(*given_in_order, **named)
         export = _exporter(first)
         given: Dict[int, Any] = {}  # the view of each object, so that out= comes back as the object itself
 
@@ -357,7 +380,8 @@ def takes_any_array(function: Function) -> Function:
                 return result
             return given[id(result)] if id(result) in given else export(result)
 
-        arguments = [view(x, f"argument {i + 1}") for i, x in enumerate((first, *rest))]
+        arguments = [view(x, name) for x, name in zip(given_in_order, names)]
+        arguments += given_in_order[len(names) :]  # too many: the function says so
         result = function(*arguments, **{name: view(x, name) for name, x in named.items()})
         return map_arrays(back, result)
 
@@ -366,7 +390,7 @@ def takes_any_array(function: Function) -> Function:
 
 def map_arrays(change: Callable[[Any], Any], result: Any) -> Any:
     """A result with every array in it changed: an array, a tuple, a dict, or an object with `map_arrays`."""
-    if isinstance(result, tuple):
+    if type(result) is tuple:  # a NamedTuple holds no arrays
         return tuple(map_arrays(change, part) for part in result)
     if isinstance(result, dict):
         return {name: map_arrays(change, part) for name, part in result.items()}

@@ -2,13 +2,14 @@
 
 import ctypes
 import json
-from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+import operator
+from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import _abi, _structs
 from ._abi import give_arena, take_arena
 from ._arrays import Kind, kind_of, require_kind, small_code, takes_any_array
 from ._cuda import run_on_stream
-from ._params import ATTENTION, DIFFERENTIABLE, AttentionOptions, Pair, Params, spells_out, write_execution
+from ._params import ATTENTION, DIFFERENTIABLE, AttentionOptions, Pair, Params, spells_out, whole, write_execution
 from ._result import AttentionResult
 from ._slots import K, V, write_output, write_qkv, write_tensor
 from ._stats import Stats, StatsRequest, write_stats
@@ -163,7 +164,7 @@ def attention_backward(
     entropy: Any = None,
     grad_lse: Any = None,
     grad_entropy: Any = None,
-    gradients: Sequence[str] = ("q", "k", "v"),
+    gradients: Union[str, Sequence[str]] = ("q", "k", "v"),
     target: Optional[str] = None,
     threads: Optional[int] = None,
     **options: "Unpack[AttentionOptions]",
@@ -174,6 +175,7 @@ def attention_backward(
     out and lse come from the forward call (stats="lse"), options are those of the forward call. grad_lse and
     grad_entropy are the gradients of the loss for these statistics; the latter needs entropy."""
     kind = kind_of(q, "q")
+    gradients = (gradients,) if isinstance(gradients, str) else gradients
     for name in gradients:
         if name not in _structs.GRADIENTS:
             raise ValueError(f"rootdk: gradients has {name!r}, expected some of {', '.join(_structs.GRADIENTS)}")
@@ -226,7 +228,8 @@ def _allocate_gradients(kind: Kind, saved: Dict[str, Any], params: Params, names
     for name in names:
         if name == "column_mass":
             q, k = saved["q"], saved["k"]
-            results[name] = kind.empty((*q.shape[:2], k.shape[2]), small_code(kind.code(q, "q")), q)
+            kv_len = k.shape[2] if len(k.shape) == 4 else 0
+            results[name] = kind.empty((*q.shape[:2], kv_len), small_code(kind.code(q, "q")), q)
             continue
         source = params.tensors.get(name) if name in DIFFERENTIABLE else saved[name]
         if source is None:
@@ -317,6 +320,11 @@ def call_with_tensors(
                 addresses.append(0)
                 continue
             require_kind(kind, x, name, first)
+            if kind.wants_gradient(x):
+                raise ValueError(
+                    f"rootdk: {name} needs a gradient, which does not flow through this function (use torch.no_grad() "
+                    "or detach; the functions named ..._backward give gradients)"
+                )
             kind.pack(arena.memory, i * _abi.TENSOR_SIZE, x, name, (ranks or {}).get(name, 0))
             addresses.append(arena.base + i * _abi.TENSOR_SIZE)
         _abi.check(function(*addresses, *numbers))
@@ -326,4 +334,5 @@ def call_with_tensors(
 
 def dropout_keeps(probability: float, seed: int, batch: int, head: int, i: int, j: int) -> bool:
     """Whether the weight of query i for key j survives dropout: a pure function of its arguments."""
-    return bool(_abi.dropout_keeps(probability, seed, batch, head, i, j))
+    places = (whole(place, name) for place, name in ((batch, "batch"), (head, "head"), (i, "i"), (j, "j")))
+    return bool(_abi.dropout_keeps(float(probability), operator.index(seed), *places))

@@ -101,6 +101,11 @@ class Buffer:
     def __repr__(self) -> str:
         return f"rootdk.Buffer({self.dtype} {list(self.shape)})"
 
+    def __reduce__(self) -> Tuple[Any, ...]:
+        """Copies and pickles have memory of their own."""
+        memory = self.memoryview() if 0 not in self.shape else b""
+        return _filled, (self.shape, self.code, bytes(memory))
+
     def __dlpack_device__(self) -> Tuple[int, int]:
         return (DLPACK_CPU, 0)
 
@@ -121,15 +126,31 @@ class Buffer:
         return memoryview(memory).cast("B").cast(format, list(self.shape))
 
 
+def _filled(shape: Tuple[int, ...], code: int, data: bytes) -> Buffer:
+    buffer = Buffer.empty(shape, code)
+    ctypes.memmove(buffer.address, data, len(data))
+    return buffer
+
+
 # --- from others --------------------------------------------------------------------------------------------------
 
 _capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _capsule_pointer.restype, _capsule_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
 
 
+def _aligned(address: int, code: int, name: str) -> int:
+    size = _structs.DTYPE_SIZES[code]
+    if address % size:
+        raise ValueError(f"rootdk: {name} is not aligned to its {size}-byte elements")
+    return address
+
+
 def from_dlpack(x: Any, name: str) -> Buffer:
     """A view of an object with __dlpack__ on the CPU; the view holds the capsule, and so the memory."""
-    capsule = x.__dlpack__()
+    try:
+        capsule = x.__dlpack__()
+    except BufferError as error:
+        raise ValueError(f"rootdk: {name} does not hand out its memory: {error}") from None
     tensor = _DLManagedTensor.from_address(_capsule_pointer(capsule, _CAPSULE_NAME)).tensor
     code = _FROM_DLPACK.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
     if code is None:
@@ -139,7 +160,7 @@ def from_dlpack(x: Any, name: str) -> Buffer:
         )
     shape = tuple(tensor.shape[: tensor.ndim])
     strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else contiguous_strides(shape)
-    return Buffer((tensor.data or 0) + tensor.byte_offset, code, shape, strides, capsule)
+    return Buffer(_aligned((tensor.data or 0) + tensor.byte_offset, code, name), code, shape, strides, capsule)
 
 
 class _PyBuffer(ctypes.Structure):
@@ -176,14 +197,21 @@ def from_buffer(x: Any, name: str) -> Buffer:
     """A view of an object with the buffer protocol (memoryview, array.array)."""
     described = memoryview(x)
     code = _FROM_FORMAT.get(described.format.lstrip("@=<"))
-    if code is None or described.strides is None:
+    # The size too: "l" has 8 bytes, "<l" has 4.
+    if code is None or described.itemsize != _structs.DTYPE_SIZES[code]:
         raise TypeError(
             f"rootdk: {name} has the buffer format {described.format!r}, expected one of "
             + ", ".join(sorted(_FROM_FORMAT))
         )
+    for stride in described.strides:
+        if stride % described.itemsize:
+            raise ValueError(
+                f"rootdk: {name} has a stride of {stride} bytes, not whole {described.itemsize}-byte elements"
+            )
     pinned = _Pinned(x)
     strides = tuple(stride // described.itemsize for stride in described.strides)
-    return Buffer(pinned.view.buf or 0, code, tuple(described.shape or ()), strides, pinned, not described.readonly)
+    address = _aligned(pinned.view.buf or 0, code, name)
+    return Buffer(address, code, tuple(described.shape), strides, pinned, not described.readonly)
 
 
 # --- to others ----------------------------------------------------------------------------------------------------
@@ -191,9 +219,13 @@ def from_buffer(x: Any, name: str) -> Buffer:
 _exported: Dict[int, Tuple[Any, ...]] = {}  # what an exported tensor needs to stay alive, by its address
 
 
+# Tensors that are held at exit are given back when Python has already taken this module apart. The two functions called
+# then are never freed (_keep_forever), and find what they need in their defaults, since the globals are gone.
+
+
 @ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-def _delete(address: Optional[int]) -> None:
-    _exported.pop(address, None)  # type: ignore[arg-type]
+def _delete(address: Optional[int], exported: Dict[int, Any] = _exported) -> None:
+    exported.pop(address, None)  # type: ignore[arg-type]
 
 
 _capsule_is_valid = ctypes.pythonapi.PyCapsule_IsValid
@@ -204,9 +236,23 @@ _dying_capsule_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, cty
 
 
 @ctypes.PYFUNCTYPE(None, ctypes.c_void_p)  # an address: a reference would revive the dying capsule
-def _capsule_dies(capsule: int) -> None:
-    if _capsule_is_valid(capsule, _CAPSULE_NAME):  # nobody took the tensor over
-        _exported.pop(_dying_capsule_pointer(capsule, _CAPSULE_NAME), None)
+def _capsule_dies(
+    capsule: int,
+    is_valid: Any = _capsule_is_valid,
+    pointer: Any = _dying_capsule_pointer,
+    name: bytes = _CAPSULE_NAME,
+    exported: Dict[int, Any] = _exported,
+) -> None:
+    if is_valid(capsule, name):  # nobody took the tensor over
+        exported.pop(pointer(capsule, name), None)
+
+
+def _keep_forever(x: Any) -> None:
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(x))
+
+
+_keep_forever(_delete)
+_keep_forever(_capsule_dies)
 
 
 _new_capsule = ctypes.pythonapi.PyCapsule_New

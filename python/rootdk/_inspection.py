@@ -4,12 +4,12 @@ import ctypes
 import json
 import math
 import os
-import weakref
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Union
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import _abi, _models_abi, _svg
 from ._models import Model, Prompt, load
+from ._params import whole
 from ._tables import html_table, layer_maps, text_table
 
 
@@ -64,8 +64,7 @@ class Inspection:
     heads: List[HeadProfile]
 
     def __init__(self, functions: _models_abi.Functions, handle: Any) -> None:
-        self._functions, self._handle = functions, handle
-        weakref.finalize(self, functions.inspection_destroy, handle)
+        self._functions, self._handle = functions, _abi.own(handle, functions.inspection_destroy)
         self._json: Dict[str, Any] = json.loads(functions.text(functions.inspection_json, handle))
         self.model: str = self._json["model"]
         self.architecture: str = self._json["architecture"]
@@ -178,8 +177,8 @@ def inspect(
     model: Union[Model, str, "os.PathLike[str]"],
     text: Prompt,
     *,
-    layers: Optional[Sequence[int]] = None,
-    heads: Optional[Sequence[int]] = None,
+    layers: Optional[Iterable[int]] = None,
+    heads: Optional[Iterable[int]] = None,
     map_size: int = 64,
     threads: Optional[int] = None,
 ) -> Inspection:
@@ -194,12 +193,8 @@ def inspect(
     functions, ids = model._functions, model.ids_of(text)
     params = _models_abi.InspectParams()
     functions.inspect_params_init(ctypes.byref(params))
-    # An empty choice would mean all to the library.
-    for name, chosen in (("layers", layers), ("heads", heads)):
-        if chosen is not None and not list(chosen):
-            raise ValueError(f"inspect: {name} is empty; None takes all")
-    params.layers, params.layer_count = _numbers(layers), len(layers or ())
-    params.heads, params.head_count = _numbers(heads), len(heads or ())
+    params.layers, params.layer_count = _numbers(layers, "layers")
+    params.heads, params.head_count = _numbers(heads, "heads")
     params.map_side, params.threads = map_size, threads or 0
     handle = ctypes.c_void_p()
     _abi.check(
@@ -210,5 +205,13 @@ def inspect(
     return Inspection(functions, handle)
 
 
-def _numbers(chosen: Optional[Sequence[int]]) -> Any:
-    return (ctypes.c_int64 * len(chosen))(*chosen) if chosen else None
+def _numbers(chosen: Optional[Iterable[int]], name: str) -> Tuple[Any, int]:
+    """(an array of the library, its length); None takes all."""
+    if chosen is None:
+        return None, 0
+    if not isinstance(chosen, Iterable):
+        raise TypeError(f"inspect: {name} is {chosen!r}, expected a list")
+    numbers = [whole(number, name) for number in chosen]
+    if not numbers:  # to the library this would mean all
+        raise ValueError(f"inspect: {name} is empty; None takes all")
+    return (ctypes.c_int64 * len(numbers))(*numbers), len(numbers)

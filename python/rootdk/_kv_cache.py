@@ -1,16 +1,14 @@
 """KvCache: keys and values kept between calls, and attention of new tokens over them."""
 
 import ctypes
-import operator
 import threading
-import weakref
 from typing import TYPE_CHECKING, Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import _abi, _structs
 from ._abi import give_arena, take_arena
 from ._arrays import Kind, kind_of, require_kind, small_code, takes_any_array
 from ._attention import run_c
-from ._params import ATTEND, AttendOptions, Params, choice, spells_out
+from ._params import ATTEND, AttendOptions, Params, choice, spells_out, whole
 from ._positions import RopeParams
 from ._result import AttentionResult
 from ._slots import K, write_output, write_tensor
@@ -79,17 +77,18 @@ class KvCache:
         config = _structs.KvCacheConfig()
         _abi.kv_cache_config_init(ctypes.byref(config))
         config.layout, config.dtype = choice(layout, _LAYOUTS, "layout"), _dtype_code(dtype)
-        config.layers, config.kv_heads, config.head_dim, config.value_dim = layers, kv_heads, head_dim, value_dim or 0
+        sizes = dict(layers=layers, kv_heads=kv_heads, head_dim=head_dim, value_dim=value_dim or 0, pages=pages)
+        sizes.update(max_sequences=max_sequences, max_len=max_len)
         if layout == "paged":
-            config.page_size = page_size
-        config.pages, config.max_sequences, config.max_len = pages, max_sequences, max_len
+            sizes["page_size"] = page_size
+        for name, size in sizes.items():
+            setattr(config, name, whole(size, name))
         self.value_dim = value_dim or head_dim
         self._lock = threading.Lock()
-        self._storage = _Storage(config, device)  # lives as long as the cache
+        storage = _Storage(config, device)
         handle = ctypes.c_void_p()
         _abi.check(_abi.kv_cache_create(ctypes.addressof(config), ctypes.byref(handle)))
-        self._handle = handle
-        weakref.finalize(self, _abi.kv_cache_destroy, handle)
+        self._handle = _abi.own(handle, _abi.kv_cache_destroy, storage)
         self._text = f"{layout} {_structs.DTYPE_NAMES[config.dtype]}"
 
     def open(self) -> "KvSequence":
@@ -184,20 +183,21 @@ class KvSequence:
     def fork(self, length: Optional[int] = None) -> "KvSequence":
         """A sequence that begins with the first `length` tokens of this one, or all. Pages are shared, and copied only
         when one of the sequences writes into a page that the other holds too."""
-        return KvSequence(self.cache, self.cache._number(_abi.kv_fork, self.id, -1 if length is None else length))
+        kept = -1 if length is None else whole(length, "length")
+        return KvSequence(self.cache, self.cache._number(_abi.kv_fork, self.id, kept))
 
     def trim(self, length: int) -> None:
         """Forgets the tokens from `length` on, in every layer."""
-        self.cache._call(_abi.kv_trim, self.id, operator.index(length))
+        self.cache._call(_abi.kv_trim, self.id, whole(length, "length"))
 
     def evict(self, *, keep_first: int = 0, keep_last: int) -> None:
         """Never attends again to the tokens between the first keep_first and the last keep_last; pages that hold
         nothing else are freed, and positions stay what they were."""
-        kept = operator.index(keep_first), operator.index(keep_last)
+        kept = whole(keep_first, "keep_first"), whole(keep_last, "keep_last")
         self.cache._call(_abi.kv_evict, self.id, *kept)
 
     def length(self, layer: int = 0) -> int:
-        return self.cache._number(_abi.kv_length, self.id, layer)
+        return self.cache._number(_abi.kv_length, self.id, whole(layer, "layer"))
 
     def close(self) -> None:
         """Frees what no other sequence holds. The sequence cannot be used any more."""
@@ -268,9 +268,15 @@ def _rows(x: Any) -> int:
     return int(x.shape[2]) if len(x.shape) == 4 else 1
 
 
-def _refuse_gradient(kind: Kind, operation: str, x: Any, y: Any) -> None:
-    if kind.needs_operator(x, y, y, None):
+def _refuse_gradient(kind: Kind, operation: str, x: Any, y: Any, tensors: Optional[Dict[str, Any]] = None) -> None:
+    if kind.needs_operator(x, y, y, tensors):
         raise ValueError(f"{operation}: gradients do not flow through a cache (use torch.no_grad(), or detach)")
+
+
+def _c_rope(rope: Optional[RopeParams]) -> Any:
+    if rope is not None and not isinstance(rope, RopeParams):
+        raise TypeError(f"rootdk: rope is a {type(rope).__name__}, expected rootdk.RopeParams(...)")
+    return rope.to_c() if rope is not None else None
 
 
 def _address(rope: Any) -> int:
@@ -291,7 +297,7 @@ def _append(
     kind = kind_of(k, "k")
     require_kind(kind, v, "v", "k")
     _refuse_gradient(kind, "append", k, v)
-    c_steps, c_rope = _c_steps(cache, steps, _rows(k)), rope.to_c() if rope is not None else None
+    c_steps, c_rope, layer = _c_steps(cache, steps, _rows(k)), _c_rope(rope), whole(layer, "layer")
     arena = take_arena()
     try:
         kind.pack(arena.memory, 0, k, "k")
@@ -316,8 +322,8 @@ def _attend(
     **options: Any,
 ) -> Any:
     kind, params = kind_of(q, "q"), Params(options, ATTEND)
-    _refuse_gradient(kind, "attend", q, q)
-    c_steps, c_rope = _c_steps(cache, steps, _rows(q)), rope.to_c() if rope is not None else None
+    _refuse_gradient(kind, "attend", q, q, params.tensors)
+    c_steps, c_rope = _c_steps(cache, steps, _rows(q)), _c_rope(rope)
     params.values[ATTEND.index["rope"]] = _address(c_rope)
     arrays: Dict[str, Any] = {}
     arena = take_arena()

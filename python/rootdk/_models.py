@@ -4,7 +4,6 @@ import ctypes
 import operator
 import os
 import threading
-import weakref
 from typing import Any, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Union
 
 from . import _abi, _models_abi, _structs
@@ -12,6 +11,7 @@ from ._arrays import kind_of, takes_any_array
 from ._attention import call_with_tensors
 from ._buffer import Buffer
 from ._models_abi import c_ids
+from ._params import whole
 
 Prompt = Union[str, Sequence[int], Any]  # a text, or token ids in a list or an array
 
@@ -39,7 +39,6 @@ class TokenStream(Iterator[Token]):
     """The tokens of a generation, each as it comes. Leaving it early costs nothing more."""
 
     def __init__(self, model: "Model", ids: List[int], params: _models_abi.GenerateParams) -> None:
-        self._model = model  # must outlive the generation
         self._functions = model._functions
         self._lock = threading.Lock()
         handle = ctypes.c_void_p()
@@ -48,8 +47,7 @@ class TokenStream(Iterator[Token]):
                 model._handle, c_ids(ids), len(ids), ctypes.byref(params), ctypes.byref(handle)
             )
         )
-        self._handle = handle
-        weakref.finalize(self, self._functions.generation_destroy, handle)
+        self._handle = _abi.own(handle, self._functions.generation_destroy, model._handle)
 
     def __next__(self) -> Token:
         number, address, count = ctypes.c_int32(), ctypes.c_void_p(), ctypes.c_size_t()
@@ -76,8 +74,7 @@ class Model:
         self._functions = _models_abi.functions()
         handle = ctypes.c_void_p()
         _abi.check(self._functions.model_load(os.fsencode(folder), ctypes.byref(handle)))
-        self._handle = handle
-        weakref.finalize(self, self._functions.model_destroy, handle)
+        self._handle = _abi.own(handle, self._functions.model_destroy)
         info = _models_abi.ModelInfo()
         self._functions.model_info_init(ctypes.byref(info))
         _abi.check(self._functions.model_describe(handle, ctypes.byref(info)))
@@ -174,7 +171,7 @@ class Model:
         sampled = [x is not None for x in (temperature, top_k, top_p)]
         if greedy and any(sampled):
             raise ValueError("generate: greedy takes no temperature, top_k or top_p")
-        params.max_new, params.seed = max_new, seed & 0xFFFFFFFFFFFFFFFF
+        params.max_new, params.seed = whole(max_new, "max_new"), operator.index(seed) & 0xFFFFFFFFFFFFFFFF
         params.greedy = not any(sampled) if greedy is None else greedy
         for name, value in (("temperature", temperature), ("top_k", top_k), ("top_p", top_p)):
             if value is not None:

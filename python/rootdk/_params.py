@@ -2,13 +2,14 @@
 
 import ctypes
 import inspect
+import operator
 import struct
 import typing
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Type, TypedDict, TypeVar, Union
 
 from . import _abi, _structs
 from ._abi import Arena, Place
-from ._arrays import Kind, small_code
+from ._arrays import Kind, require_kind, small_code
 from ._slots import write_tensor
 
 Window = Union[None, int, Tuple[Optional[int], Optional[int]]]
@@ -89,6 +90,7 @@ ATTENTION = Form("attention", AttentionOptions, _structs.AttentionParams, _abi.a
 ATTEND = Form("attend", AttendOptions, _structs.AttendParams, _abi.attend_params_init, _abi.ATTEND_PARAMS)
 
 TENSORS = ATTENTION.tensors
+BOOLEAN_TENSORS = ("mask", "block_mask")
 INTEGER_TENSORS = ("kv_lengths", "q_starts", "kv_starts")
 DIFFERENTIABLE = ("bias", "relative_table", "alibi_slopes", "sinks", "additive_v")
 _BROADCAST = ("mask", "block_mask", "bias")  # fewer than four dimensions: those in front are 1
@@ -97,12 +99,26 @@ _SCALE_VALUE = 3
 _SEED_MASK = 0xFFFFFFFFFFFFFFFF
 
 
+def whole(value: Any, name: str, bits: int = 64) -> int:
+    """A whole number, also one of NumPy, that an integer of the C ABI holds: ctypes would cut off its upper bits."""
+    if not isinstance(value, int):
+        try:
+            value = operator.index(value)
+        except TypeError:
+            raise TypeError(f"rootdk: {name} is {value!r}, expected a whole number") from None
+    if not -(2 ** (bits - 1)) <= value < 2 ** (bits - 1):
+        raise ValueError(f"rootdk: {name} is {value}, which {bits} bits do not hold")
+    return int(value)
+
+
 def pair(value: Pair, name: str) -> Tuple[int, int]:
     """(n, n) for one number."""
     if isinstance(value, int):
         return (value, value)
     if isinstance(value, (tuple, list)) and len(value) == 2:
-        return (int(value[0]), int(value[1]))
+        return (whole(value[0], name), whole(value[1], name))
+    if hasattr(value, "__index__"):
+        return (whole(value, name),) * 2
     raise TypeError(f"rootdk: {name} is {value!r}, expected a number or two")
 
 
@@ -112,7 +128,9 @@ def _window(window: Window) -> Tuple[int, int]:
         return (window, window)
     if isinstance(window, (tuple, list)) and len(window) == 2:
         left, right = window
-        return (-1 if left is None else int(left), -1 if right is None else int(right))
+        return (-1 if left is None else whole(left, "window"), -1 if right is None else whole(right, "window"))
+    if hasattr(window, "__index__"):
+        return (whole(window, "window"),) * 2
     raise TypeError(f"rootdk: window is {window!r}, expected a number of keys or (left, right)")
 
 
@@ -129,6 +147,13 @@ def choice(value: str, choices: Dict[str, int], name: str) -> int:
     if value not in choices:
         raise ValueError(f"rootdk: {name} is {value!r}, expected one of {', '.join(choices)}")
     return choices[value]
+
+
+def _list_code(name: str, kind: Kind, q: Any) -> int:
+    """The type of the array that a list becomes."""
+    if name in BOOLEAN_TENSORS:
+        return _structs.BOOL
+    return _structs.I32 if name in INTEGER_TENSORS else small_code(kind.code(q, "q"))
 
 
 class Params:
@@ -171,6 +196,8 @@ class Params:
         elif name == "seed":
             if isinstance(value, int):
                 values[index["seed"]] = value & _SEED_MASK
+            elif isinstance(value, (float, str)):
+                raise TypeError(f"rootdk: seed is {value!r}, expected a whole number")
             else:
                 self.seed_tensor = value
         elif index[name] in self.form.factors:
@@ -202,6 +229,12 @@ class Params:
         params.tensors = tensors
         return params
 
+    def read_seed(self) -> None:
+        """Makes a number of a seed that is a tensor: for a backward pass that draws what the forward pass drew."""
+        if self.seed_tensor is not None:
+            self.values[self.form.index["seed"]] = int(self.seed_tensor) & _SEED_MASK
+            self.seed_tensor = None
+
     def write(self, arena: Arena, kind: Kind, q: Any) -> int:
         """The address of the struct. Lists of numbers become arrays here, and stay in `tensors`."""
         values, form = list(self.values), self.form
@@ -210,8 +243,9 @@ class Params:
         for name, x in self.tensors.items():
             is_integer = name in INTEGER_TENSORS
             if isinstance(x, (list, tuple)):
-                x = kind.from_list(x, _structs.I32 if is_integer else small_code(kind.code(q, "q")), q)
+                x = kind.from_list(x, _list_code(name, kind, q), q)
             if is_integer:
+                require_kind(kind, x, name)
                 x = kind.to_int32(x)
             self.tensors[name] = x
             values[form.index[name]] = write_tensor(arena, kind, name, x, name, 4 if name in _BROADCAST else 0)
@@ -256,4 +290,5 @@ def write_execution(
     if target is None and not threads and not stream and not workspace:
         return 0
     name = _abi.target_address(target) if target else 0
-    return _abi.EXECUTION.write(arena, int(threads or 0), 0, 0, 0, name, 0, stream, workspace, workspace_bytes)
+    width = whole(threads or 0, "threads", 32)
+    return _abi.EXECUTION.write(arena, width, 0, 0, 0, name, 0, stream, workspace, workspace_bytes)

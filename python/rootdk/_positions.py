@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Tuple
 from . import _abi, _structs
 from ._arrays import Kind, kind_of, takes_any_array
 from ._attention import call_with_tensors
-from ._params import choice
+from ._params import choice, whole
 
 _ROPE_LAYOUTS = {"half_split": 0, "interleaved": 1}
 _ROPE_SCALINGS = {"none": 0, "linear": 1, "ntk": 2, "yarn": 3, "llama3": 4}
@@ -161,7 +161,9 @@ def add_learned_positions_backward(grad_x: Any, max_len: int, *, positions: Any 
 def t5_bucket(distance: int, *, bidirectional: bool = True, buckets: int = 32, max_distance: int = 128) -> int:
     """T5's bucket of the distance (query position - key position)."""
     bucket = ctypes.c_int64()
-    _abi.check(_abi.t5_bucket(distance, bidirectional, buckets, max_distance, ctypes.byref(bucket)))
+    numbers = (whole(distance, "distance"), bool(bidirectional), whole(buckets, "buckets"))
+    numbers += (whole(max_distance, "max_distance"),)
+    _abi.check(_abi.t5_bucket(*numbers, ctypes.byref(bucket)))
     return bucket.value
 
 

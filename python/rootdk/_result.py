@@ -115,7 +115,7 @@ class AttentionResult:
         return f"<div><p>attention {list(self.out.shape)}</p>{table}{self._repr_svg_() or ''}</div>"
 
     def _has_picture(self) -> bool:
-        return any(x is not None for x in (self.pooled_map, self.weights, self.entropy))
+        return self.out.shape[0] > 0 and any(x is not None for x in (self.pooled_map, self.weights, self.entropy))
 
     def plot(self, path: Union[None, str, Path] = None, *, batch: int = 0) -> "_svg.Svg":
         """A picture with one panel a head: the pooled map (map_size), else the exact weights, else how many keys each
@@ -123,6 +123,9 @@ class AttentionResult:
         .png and .pdf, are written through matplotlib, where it is installed."""
         if not self._has_picture():
             raise ValueError("plot: the result has no pooled_map, weights or entropy (ask attention for map_size=64)")
+        batches = self.out.shape[0]
+        if not -batches <= batch < batches:
+            raise ValueError(f"plot: there is no batch {batch}; there are 0 to {batches - 1}")
         if path is not None and Path(path).suffix != ".svg":
             self._plot_with_matplotlib(path, batch)
         picture = self._draw(batch)

@@ -3,8 +3,8 @@
 from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import _abi, _structs
-from ._arrays import Kind, small_code
-from ._params import Pair, pair
+from ._arrays import Kind, require_kind, small_code
+from ._params import Pair, pair, whole
 from ._slots import write_tensor
 
 ROW_STATS = ("lse", "max_logit", "max_weight", "entropy", "sum_p2")
@@ -45,9 +45,8 @@ class StatsRequest(NamedTuple):
         if not stats and map_size is None and not wants_weights:
             return None
         names = stat_names(stats, ROW_STATS + ("column_mass",))
-        return cls(
-            names, None if map_size is None else pair(map_size, "map_size"), weights if wants_weights else False, stride
-        )
+        map_sides = None if map_size is None else pair(map_size, "map_size")
+        return cls(names, map_sides, weights if wants_weights else False, whole(stride, "stats_stride"))
 
     def allocate(self, kind: Kind, q: Any, k: Any) -> Dict[str, Any]:
         """The arrays that the call fills, by name; weight_rows among them where rows are chosen."""
@@ -64,8 +63,9 @@ class StatsRequest(NamedTuple):
             if self.weights is not True:
                 chosen = self.weights
                 chosen = kind.from_list(chosen, _structs.I32, q) if isinstance(chosen, (list, tuple, range)) else chosen
+                require_kind(kind, chosen, "weights")
                 arrays["weight_rows"] = kind.to_int32(chosen)
-                rows = arrays["weight_rows"].shape[0]
+                rows = chosen.shape[0] if len(chosen.shape) else 0  # which the library refuses
             arrays["weights"] = kind.empty((batch, heads, rows, kv_len), code, q)
         return arrays
 

@@ -47,6 +47,8 @@ def png(pixels: Sequence[bytes], width: int) -> bytes:
 
 def heat_map(rows: List[List[float]]) -> str:
     """A panel with one cell a number, the square root of its share of the largest: small weights stay visible."""
+    if not rows or not rows[0]:
+        return ""
     largest = max((x for row in rows for x in row if not math.isnan(x)), default=0.0) or 1.0
     pixels = [b"".join(colour(math.sqrt(max(x, 0.0) / largest)) for x in row) for row in rows]
     data = base64.b64encode(png(pixels, len(rows[0]))).decode()

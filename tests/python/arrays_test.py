@@ -211,3 +211,30 @@ def test_structs_are_those_of_the_library():
         described = structure.from_buffer(memory)
         init(ctypes.byref(described))
         assert described.struct_size == ctypes.sizeof(structure), structure.__name__
+
+
+def test_results_for_unknown_libraries_are_writable():
+    out = rootdk.attention(*(Foreign(x) for x in random_arrays()))
+    assert out.flags.writeable
+    half = [x.astype(numpy.float16) for x in random_arrays()]
+    out = rootdk.attention(*(Foreign(x) for x in half))
+    assert out.dtype == numpy.float16 and numpy.array_equal(out, rootdk.attention(*half))
+
+
+def test_foreign_arrays_with_numbers_of_numpy_and_with_an_explanation():
+    q, k, v = random_arrays()
+    foreign = [Foreign(x) for x in (q, k, v)]
+    out = rootdk.attention(*foreign, scale=numpy.float32(0.5), dropout=0.5, seed=numpy.int64(3))
+    assert numpy.array_equal(out, rootdk.attention(q, k, v, scale=0.5, dropout=0.5, seed=3))
+    assert rootdk.explain(*foreign) == rootdk.explain(q, k, v)
+
+
+def test_misaligned_and_odd_buffers():
+    q, k, v = (memoryview(x) for x in random_arrays())
+    crooked = memoryview(bytearray(q.nbytes + 1))[1:].cast("f", list(q.shape))
+    with pytest.raises(ValueError, match="q is not aligned"):
+        rootdk.attention(crooked, k, v)
+    record = numpy.zeros(q.shape, [("x", numpy.float32), ("y", numpy.uint8)])
+    with pytest.raises(ValueError, match="stride of 5 bytes"):
+        rootdk.attention(memoryview(record["x"]), k, v)
+

@@ -307,3 +307,54 @@ def test_a_gradient_needs_its_tensor():
         rootdk.attention_backward(forward.out, q, k, v, forward.out, forward.lse, gradients=["bias"])
     with pytest.raises(ValueError, match="'w'"):
         rootdk.attention_backward(forward.out, q, k, v, forward.out, forward.lse, gradients=["w"])
+
+
+def test_arrays_by_name():
+    q, k, v = random_arrays()
+    assert numpy.array_equal(rootdk.attention(q=q, k=k, v=v), rootdk.attention(q, k, v))
+    assert numpy.array_equal(rootdk.attention(v=v, k=k, q=q), rootdk.attention(q, k, v))
+    assert numpy.array_equal(rootdk.rope(x=q), rootdk.rope(q))
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'v'"):
+        rootdk.attention(q, k)
+
+
+def test_whole_numbers_of_numpy():
+    q, k, v = random_arrays()
+    for option in ({"window": 2}, {"map_size": 3}, {"block_size": 4, "block_mask": numpy.ones((2, 3), bool)}):
+        name, value = next(iter(option.items()))
+        result = rootdk.attention(q, k, v, **{**option, name: numpy.int64(value)}, stats=True)
+        assert numpy.array_equal(result.out, rootdk.attention(q, k, v, **option, stats=True).out)
+
+
+def test_lists_become_arrays_of_the_right_type():
+    q, k, v = random_arrays()
+    mask = numpy.tri(7, 9, dtype=bool)
+    assert numpy.array_equal(rootdk.attention(q, k, v, mask=mask.tolist()), rootdk.attention(q, k, v, mask=mask))
+
+
+@pytest.mark.parametrize(
+    "error, message, options",
+    [
+        (TypeError, "weights is a builtins.int", {"weights": 3}),
+        (TypeError, "weights is a builtins.str", {"weights": "all"}),
+        (ValueError, "weight_rows has rank 0", {"weights": numpy.array(1)}),
+        (TypeError, "kv_lengths is a builtins.int", {"kv_lengths": 3}),
+        (ValueError, "kv_lengths.0. is 2147483647", {"kv_lengths": numpy.array([2**32 + 2, 1])}),
+        (TypeError, "stats_stride is 1.5, expected a whole number", {"stats": True, "stats_stride": 1.5}),
+        (TypeError, "window is 1.5", {"window": (1.5, 2)}),
+        (ValueError, "threads is 1099511627776, which 32 bits do not hold", {"threads": 2**40}),
+        (TypeError, "threads is 'x'", {"threads": "x"}),
+        (TypeError, "target is 5", {"target": 5}),
+        (TypeError, "seed is 1.5", {"seed": 1.5}),
+    ],
+)
+def test_options_of_the_wrong_type(error, message, options):
+    with pytest.raises(error, match=message):
+        rootdk.attention(*random_arrays(), **options)
+
+
+def test_one_gradient_by_name():
+    q, k, v = random_arrays()
+    result = rootdk.attention(q, k, v, stats="lse")
+    gradients = rootdk.attention_backward(result.out, q, k, v, result.out, result.lse, gradients="v")
+    assert list(gradients) == ["v"]

@@ -141,3 +141,10 @@ def test_bad_calls():
     for message, call in cases:
         with pytest.raises(ValueError, match=message):
             call()
+
+
+def test_layers_and_heads_from_arrays():
+    chosen = rootdk.inspect("builtin", "To be", layers=numpy.array([0, 2]), heads=iter([1]))
+    assert sorted((head.layer, head.head) for head in chosen) == [(0, 1), (2, 1)]
+    with pytest.raises(TypeError, match="layers is 1, expected a list"):
+        rootdk.inspect("builtin", "To be", layers=1)

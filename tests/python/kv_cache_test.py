@@ -231,8 +231,13 @@ def test_bad_calls_change_nothing():
     sequence.append(k, v)
     cases = [
         (ValueError, "trim: length 38 is not in 0 to 37", lambda: sequence.trim(38)),
-        (TypeError, "float", lambda: sequence.trim(1.5)),
-        (TypeError, "float", lambda: sequence.evict(keep_last=1.5)),
+        (TypeError, "length is 1.5", lambda: sequence.trim(1.5)),
+        (ValueError, "length is 18446744073709551616", lambda: sequence.trim(2**64)),
+        (TypeError, "length is 1.5", lambda: sequence.fork(1.5)),
+        (TypeError, "layer is 'x'", lambda: sequence.length("x")),
+        (TypeError, "layer is 'x'", lambda: sequence.append(k, v, layer="x")),
+        (TypeError, "rope is a dict, expected rootdk.RopeParams", lambda: sequence.attend(q, rope={"base": 1.0})),
+        (TypeError, "keep_last is 1.5", lambda: sequence.evict(keep_last=1.5)),
         (
             ValueError,
             "2 pages of 16 tokens needed, 0 of 3 free",

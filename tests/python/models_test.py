@@ -255,3 +255,11 @@ def test_forward_names_the_arrays_that_do_not_mix(builtin):
 def test_a_large_max_new_takes_no_memory(builtin):
     stream = builtin.stream("ROMEO:", max_new=10**15)
     assert next(stream).id >= 0
+
+
+def test_numbers_of_numpy_and_numbers_too_large():
+    model = rootdk.load("builtin")
+    expected = model.generate("ROMEO:", 3, temperature=1.0, seed=5)
+    assert model.generate("ROMEO:", numpy.int64(3), temperature=1.0, seed=numpy.int64(5)) == expected
+    with pytest.raises(ValueError, match="max_new is 18446744073709551618"):
+        model.generate("ROMEO:", 2**64 + 2)

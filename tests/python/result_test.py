@@ -129,3 +129,12 @@ def test_other_formats_with_matplotlib(tmp_path, stats):
     width, height = struct.unpack(">II", data[16:24])
     assert data[:4] == b"\x89PNG" and width > 4 * height / 2.2 > 100  # four heads side by side
     assert (tmp_path / "heads.pdf").read_bytes()[:5] == b"%PDF-"
+
+
+def test_pictures_of_nothing():
+    q, k, v = random_arrays()
+    assert picture_of(rootdk.attention(q[:, :, :0], k, v, weights=True).plot()) is not None
+    nothing = rootdk.attention(q[:0], k[:0], v[:0], stats=True)
+    assert nothing._repr_svg_() is None and "attention [0" in nothing._repr_html_()
+    with pytest.raises(ValueError, match="there is no batch 2; there are 0 to 1"):
+        rootdk.attention(q, k, v, stats=True).plot(batch=2)

@@ -18,6 +18,7 @@ from . import _svg
 from ._result import SUMMARY_COLUMNS
 from ._tables import layer_maps, text_table
 from .torch import attention
+from .torch._sdpa import lower_for_autocast
 
 NAME = "rootdk"
 _SATURATED = 0.9
@@ -63,7 +64,7 @@ class Statistics:
             self._layers[layer] = dict(rows, max_logit=top)
             return
         for name, value in rows.items():
-            known[name] += value
+            known[name] = known[name] + value  # not in place: a tensor of inference mode does not change outside it
         known["max_logit"] = torch.maximum(known["max_logit"], top)
 
     def table(self) -> List[LayerHead]:
@@ -72,7 +73,7 @@ class Statistics:
         for layer, tensors in self._layers.items():
             sums = {name: x.tolist() for name, x in tensors.items()}
             for head, count in enumerate(sums["rows"]):
-                share = 1.0 / max(count, 1)
+                share = 1.0 / count if count else math.nan  # no row saw a key: there is nothing to say
                 lines.append(
                     LayerHead(
                         layer,
@@ -140,6 +141,7 @@ def attention_forward(
     own heads; gives [batch, q_len, heads, value_dim] and, with output_attentions, the weights.
 
     A mask that is given holds every rule (causal, window, padding). Without one, causal and window are the module's."""
+    query, key, value = lower_for_autocast(query, key, value)
     mask, bias = _split_mask(attention_mask, key.shape[2])
     if position_bias is not None:
         bias = position_bias if bias is None else bias + position_bias

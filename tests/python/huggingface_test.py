@@ -188,6 +188,25 @@ def test_statistics_by_layer(model):
     assert statistics.table() == []
 
 
+def test_statistics_go_on_after_inference_mode(model):
+    import rootdk.huggingface
+
+    statistics = rootdk.huggingface.use(model, stats=True)
+    with torch.inference_mode():
+        model(torch.randn(2, 6, 32))
+    model(torch.randn(2, 6, 32))
+    assert all(row.rows == 24 for row in statistics.table())
+
+
+def test_autocast_brings_the_types_together():
+    import rootdk.huggingface
+
+    query, key, value = torch.randn(3, 1, 2, 4, 8)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out, _ = rootdk.huggingface.attention_forward(nn.Module(), query, key, value.bfloat16(), None)
+    assert out.dtype == torch.bfloat16
+
+
 def test_registration_takes_the_masks_of_sdpa(model, transformers):
     import rootdk.huggingface
 

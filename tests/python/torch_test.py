@@ -1,6 +1,8 @@
 """rootdk.torch against PyTorch: values, gradients, conventions, and torch.compile where PyTorch has it."""
 
 import math
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -387,3 +389,64 @@ def test_compile_draws_a_new_seed_each_call():
         fullgraph=True,
     )
     assert not torch.equal(compiled(q, k, v), compiled(q, k, v))
+
+
+def test_lists_beside_tensors_with_a_gradient():
+    q, k, v = tensors((1, 2, 4, 8), (1, 2, 5, 8), (1, 2, 5, 8), grad=True)
+    options = {"alibi_slopes": [0.5, 0.25], "sinks": [0.1, 0.2], "mask": [[True] * 4 + [False]] * 4}
+    rootdk.torch.attention(q, k, v, **options).sum().backward()
+    listed, q.grad = q.grad, None
+    rootdk.torch.attention(q, k, v, **{name: torch.tensor(x) for name, x in options.items()}).sum().backward()
+    assert torch.equal(q.grad, listed)
+
+
+@pytest.mark.parametrize("name, shape, dtype", [("mask", (4, 5), torch.bool), ("kv_lengths", (1,), torch.int32)])
+def test_a_tensor_changed_before_the_backward_pass_is_noticed(name, shape, dtype):
+    given = torch.ones(shape, dtype=dtype)
+    out = rootdk.torch.attention(*tensors((1, 2, 4, 8), (1, 2, 5, 8), (1, 2, 5, 8), grad=True), **{name: given})
+    given.zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+
+
+def test_the_backward_pass_drops_what_the_forward_pass_dropped():
+    q, k, v = tensors((1, 2, 4, 8), (1, 2, 5, 8), (1, 2, 5, 8), grad=True)
+    rootdk.torch.attention(q, k, v, dropout=0.5, seed=3).sum().backward()
+    expected, v.grad = v.grad, None
+    seed = torch.tensor(3)
+    out = rootdk.torch.attention(q, k, v, dropout=0.5, seed=seed)
+    seed.fill_(9)
+    out.sum().backward()
+    assert torch.equal(v.grad, expected)
+
+
+def test_functions_without_a_gradient_refuse_tensors_that_need_one():
+    (weights,) = tensors((32, 2), grad=True)
+    with pytest.raises(ValueError, match="weights needs a gradient"):
+        rootdk.t5_relative_table(weights)
+    with torch.no_grad():
+        assert rootdk.t5_relative_table(weights).shape == (2, 257)
+
+
+def test_rope_with_a_gradient_refuses_what_it_refuses_without():
+    x, flat = tensors((1, 2, 4, 8), (2, 4, 8), grad=True)
+    with pytest.raises(ValueError, match="x has rank 3, expected 4"):
+        rootdk.rope(flat)
+    with pytest.raises(ValueError, match="positions is .3., which does not broadcast"):
+        rootdk.rope(x, positions=[1, 2, 3])
+
+
+def test_the_drop_in_refuses_masks_of_integers():
+    q, k, v = tensors((1, 2, 4, 8), (1, 2, 5, 8), (1, 2, 5, 8))
+    for dtype in (torch.int64, torch.uint8):
+        with pytest.raises(TypeError, match="attn_mask is torch.u?int"):
+            rootdk.torch.scaled_dot_product_attention(q, k, v, torch.ones(4, 5, dtype=dtype))
+    with pytest.raises(TypeError, match="expected a tensor"):
+        rootdk.torch.scaled_dot_product_attention(q.numpy(), k, v)
+
+
+def test_the_package_has_its_parts_without_an_import():
+    program = "import rootdk; rootdk.torch.scaled_dot_product_attention; rootdk.huggingface.use"
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0
+    with pytest.raises(AttributeError, match="no attribute 'jax'"):
+        rootdk.jax

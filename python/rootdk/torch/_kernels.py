@@ -6,7 +6,7 @@ import torch
 
 from .._arrays import TorchKind, kind_of
 from .._attention import run_backward, run_forward
-from .._params import DIFFERENTIABLE, INTEGER_TENSORS, TENSORS, Params
+from .._params import BOOLEAN_TENSORS, DIFFERENTIABLE, INTEGER_TENSORS, TENSORS, Params
 from .._stats import ROW_STATS, StatsRequest
 
 # (schema type, name) of what follows q, k and v. Numbers travel in two lists: PyTorch's bookkeeping grows with the
@@ -19,6 +19,8 @@ N_OWN_INTEGERS = 5
 OUTPUTS = ("out", "lse", "entropy", "max_logit", "max_weight", "sum_p2", "column_mass", "pooled_map", "weights")
 WITH_GRADIENT = ("q", "k", "v") + DIFFERENTIABLE
 N_TENSORS = len(TENSOR_ARGUMENTS)
+# What a list becomes; a type beside q's where nothing is said.
+_LIST_TYPES = {**dict.fromkeys(INTEGER_TENSORS, torch.int32), **dict.fromkeys(BOOLEAN_TENSORS, torch.bool)}
 
 Flat = Sequence[Any]
 
@@ -31,7 +33,7 @@ def flatten(
     chosen = None if isinstance(request.weights, bool) else request.weights
     for name, x in tensors.items():
         if not isinstance(x, torch.Tensor):
-            tensors[name] = _as_tensor(x, torch.int32 if name in INTEGER_TENSORS else None, like)
+            tensors[name] = _as_tensor(x, _LIST_TYPES.get(name), like)
     *integers, seed = params.integers
     rows, columns = request.map_size or (0, 0)
     return [

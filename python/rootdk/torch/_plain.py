@@ -18,6 +18,7 @@ class Call(NamedTuple):
     request: StatsRequest
     target: Optional[str]
     threads: Optional[int]
+    differentiable: Tuple[str, ...]  # the names of the tensors of params that are given to autograd
     outputs: List[str]  # the names of what forward gives, filled by it
 
 
@@ -31,13 +32,13 @@ class _Attention(torch.autograd.Function):
         assert arrays is not None
         arrays.pop("weight_rows", None)
         lse, entropy = arrays.pop("lse"), arrays.pop("entropy", None)
-        # Tensors with a gradient are autograd's to keep; the others stay with the call.
-        rest = {name: x for name, x in call.params.tensors.items() if name not in DIFFERENTIABLE}
-        ctx.names = tuple(name for name in call.params.tensors if name in DIFFERENTIABLE)
-        ctx.call = call._replace(params=call.params.with_tensors(rest))
+        # All tensors are autograd's to keep: it notices where one was changed before the backward pass.
+        kept = {**call.params.tensors, **dict(zip(call.differentiable, tensors))}
+        ctx.names = tuple(kept)
+        ctx.call = call._replace(params=call.params.with_tensors({}))
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*arrays.values())
-        ctx.save_for_backward(q, k, v, out, lse, entropy, *tensors)
+        ctx.save_for_backward(q, k, v, out, lse, entropy, *kept.values())
         carrying = {"out": out, "lse": lse} if entropy is None else {"out": out, "lse": lse, "entropy": entropy}
         call.outputs[:] = (*carrying, *arrays)
         return (*carrying.values(), *arrays.values())
@@ -47,13 +48,13 @@ class _Attention(torch.autograd.Function):
     def backward(ctx: Any, *grads: Optional[torch.Tensor]) -> Tuple[Optional[torch.Tensor], ...]:
         q, k, v, out, lse, entropy, *tensors = ctx.saved_tensors
         call: Call = ctx.call
-        params = call.params.with_tensors({**call.params.tensors, **dict(zip(ctx.names, tensors))})
+        params = call.params.with_tensors(dict(zip(ctx.names, tensors)))
         grad_out = torch.zeros_like(out) if grads[0] is None else grads[0]
         if grad_out.stride(-1) != 1:
             grad_out = grad_out.contiguous()  # the gradient of a sum repeats one number
         saved = {"q": q, "k": k, "v": v, "out": out, "lse": lse, "entropy": entropy}
         upstream = {"out": grad_out, "lse": grads[1], "entropy": grads[2] if entropy is not None else None}
-        names = ("q", "k", "v", *ctx.names)
+        names = ("q", "k", "v", *call.differentiable)
         needed = tuple(name for name, needs in zip(names, ctx.needs_input_grad[1:]) if needs)
         gradients = run_backward(kind_of(q, "q"), saved, upstream, params, needed, call.target, call.threads)
         return (None, *(gradients.get(name) for name in names))
@@ -70,7 +71,10 @@ def run(
 ) -> Dict[str, torch.Tensor]:
     """out and the statistics of the request by name; lse, which the gradient needs, among them."""
     names = request.names if "lse" in request.names else ("lse", *request.names)
-    call = Call(params, request._replace(names=names), target, threads, [])
-    tensors = [x for name, x in params.tensors.items() if name in DIFFERENTIABLE]
-    outputs = _Attention.apply(call, q, k, v, *tensors)
+    params.read_seed()
+    differentiable = {
+        name: x for name, x in params.tensors.items() if name in DIFFERENTIABLE and isinstance(x, torch.Tensor)
+    }
+    call = Call(params, request._replace(names=names), target, threads, tuple(differentiable), [])
+    outputs = _Attention.apply(call, q, k, v, *differentiable.values())
     return dict(zip(call.outputs, outputs))

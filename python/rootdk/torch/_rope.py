@@ -17,12 +17,18 @@ def _frequencies(head_dim: int, params: RopeParams) -> Tuple[torch.Tensor, float
 def rope(x: torch.Tensor, *, positions: Any = None, **params: Any) -> torch.Tensor:
     """rootdk.rope for tensors on any device, with a gradient: x [batch, heads, len, head_dim], positions [batch, len]
     or [len]. Rotates in f32, or in f64 where x is f64."""
+    if x.dim() != 4:
+        raise ValueError(f"rope: x has rank {x.dim()}, expected 4 (it is {x.dtype} {list(x.shape)})")
     values = RopeParams(**params)
     frequencies, factor = _frequencies(x.shape[-1], values)
     if positions is None:
         positions = torch.arange(x.shape[2], device=x.device) + values.offset
     elif not isinstance(positions, torch.Tensor):
         positions = torch.tensor(positions, device=x.device)
+    if positions.dim() not in (1, 2) or positions.shape[-1] != x.shape[2]:
+        raise ValueError(
+            f"rope: positions is {list(positions.shape)}, which does not broadcast to {[x.shape[0], x.shape[2]]}"
+        )
     # Angles in double: positions reach far beyond what f32 keeps apart.
     angles = positions.to(torch.float64).unsqueeze(-1) * frequencies.to(x.device)
     if angles.dim() == 3:

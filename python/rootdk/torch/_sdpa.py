@@ -10,6 +10,14 @@ from .._params import Params
 from . import _operator
 
 
+def lower_for_autocast(*tensors: torch.Tensor) -> Tuple[torch.Tensor, ...]:
+    """The tensors in the type that autocast wants for attention, or as they are where it is off."""
+    lowered = _autocast_dtype(tensors[0].device.type)
+    if lowered is None or tensors[0].dtype == torch.float64:
+        return tensors
+    return tuple(x.to(lowered) for x in tensors)
+
+
 def _autocast_dtype(device: str) -> Optional[torch.dtype]:
     """The type to which autocast lowers attention, or None where autocast is off."""
     if hasattr(torch, "get_autocast_dtype"):
@@ -64,12 +72,13 @@ def scaled_dot_product_attention(
     As there, is_causal is aligned to the top left: query i sees the keys up to i, also where q_len and kv_len differ
     (rootdk.attention aligns to the bottom right). A row with no key left gives zeros. The dropout seed is drawn from
     PyTorch's generator. k and v are not repeated for grouped queries, and the mask may have a gradient."""
+    if not isinstance(query, torch.Tensor) or query.dim() < 2:
+        raise TypeError(
+            f"scaled_dot_product_attention: query is {query!r}, expected a tensor of two dimensions or more"
+        )
     if is_causal and attn_mask is not None:
         raise ValueError("scaled_dot_product_attention: attn_mask is given together with is_causal=True")
-    lowered = _autocast_dtype(query.device.type)
-    if lowered is not None and query.dtype != torch.float64:
-        query, key, value = query.to(lowered), key.to(lowered), value.to(lowered)
-    q, k, v = query, key, value
+    q, k, v = lower_for_autocast(query, key, value)
     plain = _are_plain(q, k, v)
     leading = (q.shape[0],) if plain else _common_leading(q, k, v)
     if not plain:
@@ -91,12 +100,11 @@ def scaled_dot_product_attention(
         attn_mask = _mask_dimensions(attn_mask, leading)
         if attn_mask.dtype == torch.bool:
             mask = attn_mask
+        elif not attn_mask.dtype.is_floating_point:
+            raise TypeError(f"scaled_dot_product_attention: attn_mask is {attn_mask.dtype}, expected bool or floats")
         else:
-            bias = (
-                attn_mask
-                if attn_mask.dtype in (torch.float32, q.dtype) and q.dtype != torch.float64
-                else (attn_mask.to(q.dtype))
-            )
+            fits = attn_mask.dtype in (torch.float32, q.dtype) and q.dtype != torch.float64
+            bias = attn_mask if fits else attn_mask.to(q.dtype)
     options: Dict[str, Any] = {"causal": is_causal, "window": window, "scale": scale, "mask": mask, "bias": bias}
     if dropout_p:
         options["dropout"], options["seed"] = dropout_p, torch.randint(2**62, ())

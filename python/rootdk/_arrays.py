@@ -91,7 +91,7 @@ class NumpyKind(Kind):
         self._types = {code: dtype for dtype, code in self._codes.items()}
 
     def owns(self, x: Any) -> bool:
-        return isinstance(x, self.numpy.ndarray)
+        return isinstance(x, self.numpy.ndarray) and not isinstance(x, self.numpy.ma.MaskedArray)
 
     def code(self, x: Any, name: str) -> int:
         code = self._codes.get(x.dtype)
@@ -154,6 +154,7 @@ class TorchKind(Kind):
         }
         self._types = {code: dtype for dtype, code in self._codes.items()}
         self._plain = (torch.Tensor, torch.nn.Parameter)
+        self._forward_ad = torch.autograd.forward_ad
         compiler = getattr(torch, "compiler", None)
         self._is_compiling: Callable[[], bool] = getattr(compiler, "is_compiling", lambda: False)
 
@@ -202,6 +203,8 @@ class TorchKind(Kind):
 
     def needs_operator(self, q: Any, k: Any, v: Any, tensors: Optional[Dict[str, Any]]) -> bool:
         if self._is_compiling() or type(q) not in self._plain:  # subclasses see what they are used for
+            return True
+        if self._forward_ad._current_level >= 0:  # where autograd tells that there is no forward derivative
             return True
         # Arrays of another kind need none, and are refused with a message later.
         if not (q.requires_grad or getattr(k, "requires_grad", False) or getattr(v, "requires_grad", False)):
@@ -264,6 +267,8 @@ def native_kind(x: Any) -> Optional[Kind]:
         return kind
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if numpy is not None and isinstance(x, numpy.ndarray):
+        if isinstance(x, numpy.ma.MaskedArray):
+            raise TypeError("rootdk: the mask of a masked array would be lost; give x.data, and mask= or kv_lengths=")
         kind = _numpy_kind = _numpy_kind or NumpyKind(numpy)
     elif torch is not None and isinstance(x, torch.Tensor):
         kind = _torch_kind = _torch_kind or TorchKind(torch)

@@ -124,7 +124,7 @@ def attention(
       relative_table, relative_zero   [heads or 1, entries]: a bias by distance; relative_zero is distance 0
       alibi_slopes  [heads]: adds -slope |distance|
       sinks         [heads]: one more logit in the denominator
-      dropout, seed the same seed drops the same weights on every device
+      dropout, seed the same seed drops the same weights on every device; 0 unless given, so give each step its own
 
     What comes back: `out`, or with `stats`, `map_size` or `weights` an AttentionResult.
       out           memory to write to
@@ -261,6 +261,7 @@ def explain(
     stats: Stats = False,
     map_size: Optional[Pair] = None,
     weights: Any = False,
+    stats_stride: int = 1,
     target: Optional[str] = None,
     threads: Optional[int] = None,
     **options: "Unpack[AttentionOptions]",
@@ -275,12 +276,12 @@ def explain(
         write_qkv(arena, kind, q, k, v)
         params_at = params.write(arena, kind, q)
         out_at = stats_at = 0
-        request = StatsRequest.make(stats, map_size, weights, 1)
+        request = StatsRequest.make(stats, map_size, weights, stats_stride)
         if _have_rank_4(q, k, v):
             out = kind.empty(_out_shape(q, v), kind.code(q, "q"), q)
             out_at = write_tensor(arena, kind, "out", out, "out")
             if request is not None:
-                stats_at = write_stats(arena, kind, request.allocate(kind, q, k), 1)
+                stats_at = write_stats(arena, kind, request.allocate(kind, q, k), request.stride)
         text = _abi.explain(
             base, base + K, base + V, out_at, params_at, stats_at, write_execution(arena, target, threads)
         )

@@ -225,9 +225,16 @@ class _Storage:
             return
         import torch
 
-        device = torch.device(device)
+        try:
+            device = torch.device(device)
+        except RuntimeError as error:
+            raise ValueError(f"rootdk: device is {device!r}, expected cpu or cuda: {error}") from None
+        if device.type == "cpu":
+            return
         if device.type != "cuda":
             raise ValueError(f"rootdk: device is {device}, expected cpu or cuda")
+        if not torch.cuda.is_available():
+            raise ValueError(f"rootdk: device is {device}, but PyTorch sees no CUDA device")
         index = torch.cuda.current_device() if device.index is None else device.index
         paged = config.layout == _LAYOUTS["paged"]
         pages, page_size = (config.pages, config.page_size) if paged else (config.max_sequences, config.max_len)

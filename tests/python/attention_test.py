@@ -358,3 +358,16 @@ def test_one_gradient_by_name():
     result = rootdk.attention(q, k, v, stats="lse")
     gradients = rootdk.attention_backward(result.out, q, k, v, result.out, result.lse, gradients="v")
     assert list(gradients) == ["v"]
+
+
+def test_a_masked_array_is_refused():
+    q, k, v = random_arrays()
+    with pytest.raises(TypeError, match="the mask of a masked array would be lost"):
+        rootdk.attention(numpy.ma.array(q, mask=q > 0), k, v)
+    with pytest.raises(TypeError, match="k is a numpy.ma.core.MaskedArray"):
+        rootdk.attention(q, numpy.ma.array(k, mask=k > 0), v)
+
+
+def test_explain_takes_what_attention_takes():
+    explanation = rootdk.explain(*random_arrays(), stats=True, stats_stride=2)
+    assert explanation.chosen and "stride 0" in rootdk.explain(*random_arrays(), stats=True, stats_stride=0).error

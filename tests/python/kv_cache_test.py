@@ -324,3 +324,14 @@ def test_sixteen_bits_on_a_gpu(device, dtype):
     sequence.append(k, v)
     out = sequence.attend(q)
     assert out.dtype == q.dtype and (out.float() - expected).abs().max() < 3e-2
+
+
+def test_devices_by_name():
+    torch = pytest.importorskip("torch")
+    sizes = {"kv_heads": 1, "head_dim": 8, "pages": 1}
+    assert rootdk.KvCache(**sizes, device=torch.device("cpu", 0)).usage.pages == 1
+    with pytest.raises(ValueError, match="device is 'abacus', expected cpu or cuda"):
+        rootdk.KvCache(**sizes, device="abacus")
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match="PyTorch sees no CUDA device"):
+            rootdk.KvCache(**sizes, device="cuda")

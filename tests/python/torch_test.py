@@ -450,3 +450,12 @@ def test_the_package_has_its_parts_without_an_import():
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0
     with pytest.raises(AttributeError, match="no attribute 'jax'"):
         rootdk.jax
+
+
+def test_forward_derivatives_are_refused_not_lost():
+    q, k, v = tensors((1, 2, 4, 8), (1, 2, 5, 8), (1, 2, 5, 8))
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(q, torch.ones_like(q))
+        for function in (rootdk.attention, rootdk.torch.scaled_dot_product_attention):
+            with pytest.raises((RuntimeError, NotImplementedError), match="jvp|forward"):
+                function(dual, k, v)

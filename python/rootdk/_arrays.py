@@ -154,7 +154,7 @@ class TorchKind(Kind):
         }
         self._types = {code: dtype for dtype, code in self._codes.items()}
         self._plain = (torch.Tensor, torch.nn.Parameter)
-        self._forward_ad = torch.autograd.forward_ad
+        self._forward_ad, self._tracing_state = torch.autograd.forward_ad, torch._C._get_tracing_state
         compiler = getattr(torch, "compiler", None)
         self._is_compiling: Callable[[], bool] = getattr(compiler, "is_compiling", lambda: False)
 
@@ -206,6 +206,8 @@ class TorchKind(Kind):
             return True
         if self._forward_ad._current_level >= 0:  # where autograd tells that there is no forward derivative
             return True
+        if self._tracing_state() is not None:
+            raise RuntimeError("rootdk: torch.jit.trace would record the memory of the result alone; use torch.compile")
         # Arrays of another kind need none, and are refused with a message later.
         if not (q.requires_grad or getattr(k, "requires_grad", False) or getattr(v, "requires_grad", False)):
             if not tensors or not any(getattr(x, "requires_grad", False) for x in tensors.values()):

@@ -459,3 +459,9 @@ def test_forward_derivatives_are_refused_not_lost():
         for function in (rootdk.attention, rootdk.torch.scaled_dot_product_attention):
             with pytest.raises((RuntimeError, NotImplementedError), match="jvp|forward"):
                 function(dual, k, v)
+
+
+def test_traces_are_refused_not_empty():
+    q, k, v = tensors((1, 2, 4, 8), (1, 2, 5, 8), (1, 2, 5, 8))
+    with pytest.raises(RuntimeError, match="use torch.compile"):
+        torch.jit.trace(lambda q, k, v: rootdk.attention(q, k, v), (q, k, v))

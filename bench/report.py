@@ -19,7 +19,8 @@ OPACITY = {"forward": 0.85, "backward": 0.45, "decode": 0.85}
 
 def label(r):
     if r["operation"] == "decode":
-        return f"decode, {r['dtype']}, {r['kv_len']} keys, " + (f"pages of {r['page']}" if r["page"] else "contiguous")
+        order = {"filled": " as filled", "random": " in random order"}.get(r.get("page_order", "random"), "")
+        return f"decode, {r['dtype']}, {r['kv_len']} keys, " + (f"pages of {r['page']}{order}" if r["page"] else "contiguous")
     parts = [r["operation"], r["dtype"], f"d {r['head_dim']}", f"len {r['len']}"]
     if r["batch"] > 1:
         parts.append(f"batch {r['batch']}")
@@ -165,7 +166,7 @@ def main():
         "n x n matrix and a BLAS product, in f32, head by head.\n\n"
         f"{table(others)}\n\n## Decoding\n\nOne new token, 32 heads over 8, head_dim 128. Plain reading is a loop with the "
         "widest loads of the same target over memory of the same kind, measured between the runs; see "
-        "[kv_cache.md](kv_cache.md) for what limits each type. Pages come in random order.\n\n"
+        "[kv_cache.md](kv_cache.md) for what limits each type.\n\n"
         f"{decode_table(decode)}{torch_section(beside)}\n\n## Roofline\n\n![Roofline](roofline.svg)\n\nThe slope of the roofs is "
         f"{bandwidth:.0f} GB/s, what the core reads from memory.\n")
     picture = Picture(others + [with_gflops(r) for r in decode if r["kv_len"] == 32768], bandwidth)

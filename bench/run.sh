@@ -33,7 +33,8 @@ for dtype in f32 bf16; do
 done
 decode() { run decode --batch 1 --heads 32 --kv-heads 8 --head-dim 128 "$@"; }
 for dtype in bf16 f16 i8 f32; do
-  for page in 0 16; do decode --dtype $dtype --kv-len 32768 --page $page; done
+  decode --dtype $dtype --kv-len 32768
+  for order in filled random; do decode --dtype $dtype --kv-len 32768 --page 16 --page-order $order; done
 done
 # What a step costs over the length of the cache.
 for len in 1024 4096 16384 65536; do decode --dtype bf16 --kv-len $len; done

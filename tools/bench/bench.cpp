@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "tools/bench/decode_bench.h"
@@ -15,6 +16,7 @@ namespace {
 struct BenchOptions {
   BenchCase bench;
   std::string dtype, device = "cpu";
+  PageOrder page_order = PageOrder::random;
   bool json = false, no_naive = false;
 };
 
@@ -51,7 +53,8 @@ void print_text(const BenchCase& c, const BenchResult& r) {
 }
 
 void print_text(const DecodeBenchCase& c, const DecodeBenchResult& r) {
-  const std::string layout = c.page ? "pages of " + std::to_string(c.page) : "contiguous";
+  const std::string order = c.page_order == PageOrder::filled ? " as filled" : " in random order";
+  const std::string layout = c.page ? "pages of " + std::to_string(c.page) + order : "contiguous";
   std::printf("decode %s, batch %lld, heads %lld (kv %lld), %lld keys, head_dim %lld, %s, %d thread%s: %s\n",
               std::string(name_of(c.dtype)).c_str(), static_cast<long long>(c.batch), static_cast<long long>(c.heads),
               static_cast<long long>(c.kv_heads), static_cast<long long>(c.kv_len), static_cast<long long>(c.head_dim),
@@ -76,6 +79,7 @@ void run_decode(const BenchOptions& options) {
                         .head_dim = b.head_dim,
                         .value_dim = b.value_dim,
                         .page = b.page,
+                        .page_order = options.page_order,
                         .tokens = b.len,
                         .threads = b.threads,
                         .repeat = b.repeat,
@@ -119,6 +123,11 @@ void add_attention_bench(CLI::App& bench, const char* name, const char* help, co
     verb->add_option("--page", c.page, "Tokens of a page of the cache, 16 to 256 (default 0: contiguous)")
         ->check(CLI::Range(std::int64_t{0}, std::int64_t{256}))
         ->type_name("N");
+    const std::map<std::string, PageOrder> orders{{"filled", PageOrder::filled}, {"random", PageOrder::random}};
+    verb->add_option("--page-order", options->page_order,
+                     "Pages one after another, as a fresh cache has them, or anywhere (default random; on the CPU)")
+        ->transform(CLI::CheckedTransformer(orders))
+        ->type_name("filled|random");
   } else {
     add_dtype_option(*verb, options->dtype, "Element type (default f32)");
   }

@@ -42,7 +42,7 @@ class DecodeProblem {
         cache_(cache_config(c)),
         q_(normal_values(q_dtype_, {1, c.heads, c.batch * c.tokens, c.head_dim}, 1)),
         out_(q_dtype_, {1, c.heads, c.batch * c.tokens, c.value_dim}) {
-    if (c.page > 0) shuffle_pages();
+    if (c.page > 0 && c.page_order == PageOrder::random) shuffle_pages();
     for (std::int64_t b = 0; b < c.batch; ++b) steps_.push_back({.sequence = cache_.open(), .tokens = c.tokens});
     fill();
   }
@@ -56,7 +56,7 @@ class DecodeProblem {
   }
 
  private:
-  // Pages in the order in which a server would come to hold them: none.
+  // Takes every page and frees them all in random order, which is the order in which they are taken again.
   void shuffle_pages() {
     std::vector<SequenceId> holders;
     const Tensor token(DType::f32, {1, bench_.kv_heads, 1, bench_.head_dim});
@@ -91,6 +91,8 @@ class DecodeProblem {
   Tensor q_, out_;
   std::vector<KvStep> steps_;
 };
+
+const char* name_of(PageOrder order) { return order == PageOrder::filled ? "filled" : "random"; }
 
 double seconds_of_run(DecodeProblem& problem) {
   const auto start = std::chrono::steady_clock::now();
@@ -145,6 +147,7 @@ nlohmann::ordered_json to_json(const DecodeBenchCase& c, const DecodeBenchResult
           {"head_dim", c.head_dim},
           {"value_dim", c.value_dim},
           {"page", c.page},
+          {"page_order", c.page == 0 ? nullptr : nlohmann::ordered_json(name_of(c.page_order))},
           {"tokens", c.tokens},
           {"threads", c.threads},
           {"repeat", c.repeat},

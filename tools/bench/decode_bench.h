@@ -11,10 +11,15 @@
 
 namespace rootdk::tools {
 
+// Where the pages of a sequence lie: one after another, as appending to a fresh cache leaves them, or anywhere, as in a
+// cache from which many sequences came and went.
+enum class PageOrder { filled, random };
+
 struct DecodeBenchCase {
   DType dtype = DType::bf16;  // of the cache; queries have the same, or bf16 where the cache is i8
   std::int64_t batch = 1, heads = 32, kv_heads = 8, kv_len = 32768, head_dim = 128, value_dim = 0;  // 0: as head_dim
-  std::int64_t page = 0;    // tokens of a page; 0: contiguous
+  std::int64_t page = 0;  // tokens of a page; 0: contiguous
+  PageOrder page_order = PageOrder::random;
   std::int64_t tokens = 1;  // new tokens a sequence
   int threads = 1, repeat = 20;
   std::string target;

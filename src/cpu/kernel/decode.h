@@ -325,17 +325,19 @@ class DecodeKernel {
   DecodeScratch<Product> scratch_;
 };
 
-// See DecodeTable::run. All heads see the same keys, so that they have a tile in the same places.
+// See DecodeTable::run. All heads see the same keys, so that they have a tile in the same places. Memory brings what is
+// read two tiles later where heads take turns, since their pieces are short, and the next tile otherwise.
 template <class Product>
 void run_chunk(const DecodeBlock* blocks, int count) {
   using Kernel = DecodeKernel<Product>;
-  typename Kernel::KeyTile tiles[kMaxHeadsTogether];
+  typename Kernel::KeyTile tiles[2 * kMaxHeadsTogether];  // of this turn and, as far as they are fetched, of the next
+  const int ahead = count > 2 ? 2 : 1;
   for (int head = 0; head < count; ++head) tiles[head] = Kernel(blocks[head]).start();
   while (tiles[0].total > 0) {
-    const auto first_again = Kernel(blocks[0]).following(tiles[0]);
+    for (int head = 0; head < ahead; ++head) tiles[count + head] = Kernel(blocks[head]).following(tiles[head]);
     for (int head = 0; head < count; ++head) {
       Kernel kernel(blocks[head]);
-      kernel.add(tiles[head], head + 1 < count ? tiles[head + 1] : first_again);
+      kernel.add(tiles[head], tiles[head + ahead]);
       tiles[head] = kernel.next(tiles[head]);
     }
   }

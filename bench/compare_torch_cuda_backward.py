@@ -147,6 +147,7 @@ def section_features(library, args, report):
     packed = [random(1, h, sum(lengths), dim) for _ in range(4)]
     grouped = [random(b, heads, n, dim) for heads in (32, 8, 8, 32)]
     slopes = torch.tensor([2.0 ** (-8 * (i + 1) / h) for i in range(h)], device="cuda")
+    table = torch.randn(h, 257, device="cuda")
     causal, pairs = {"causal": 1}, b * h * attended_pairs(n, True)
     bounds = {"q_starts": starts, "kv_starts": starts, "max_q_len": max(lengths), "max_kv_len": max(lengths)}
     cases = {
@@ -156,6 +157,8 @@ def section_features(library, args, report):
         "window 1024": (q, k, v, grad_out, causal | {"window_left": 1024}, b * h * attended_pairs(n, True, 1024)),
         "alibi": (q, k, v, grad_out, causal | {"alibi_slopes": slopes}, pairs),
         "softcap 50": (q, k, v, grad_out, causal | {"softcap": 50.0}, pairs),
+        "relative table": (q, k, v, grad_out, causal | {"relative_table": table, "relative_zero": 128}, pairs),
+        "dropout 0.1": (q, k, v, grad_out, causal | {"dropout": 0.1, "seed": 1}, pairs),
     }
     calls = {name: RootdkBackward(library, *case[:5]) for name, case in cases.items()}
     ms = interleaved({name: call.run for name, call in calls.items()}, rounds=ROUNDS)
@@ -168,4 +171,4 @@ SECTIONS = {"grid": section_grid, "few": section_few, "features": section_featur
 
 
 if __name__ == "__main__":
-    compare_torch_cuda.main(__doc__, SECTIONS, dims="64,128", lengths="2048,4096,8192,16384")
+    compare_torch_cuda.main(__doc__, SECTIONS, dims="64,128,256", lengths="2048,4096,8192,16384")

@@ -4,9 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
-#include <random>
 #include <utility>
 
 #include "conformance/cases.h"
@@ -14,6 +12,7 @@
 #include "cuda/cuda_memory.h"
 #include "cuda/device_call.h"
 #include "cuda/device_case.h"
+#include "cuda/random_case.h"
 #include "support/plain_attention.h"
 
 namespace rootdk::test {
@@ -67,16 +66,44 @@ void expect_every_kernel(std::int64_t head_dim, DType dtype) {
   spec.alibi = true;
   spec.sinks = true;
   expect_like_portable(make_case(spec, dtype));
+  spec.grad_entropy = true;
+  spec.scalars.dropout = 0.2;
+  spec.relative_heads = spec.heads;
+  spec.relative_entries = 301;
+  spec.scalars.relative_zero = 150;
+  expect_like_portable(make_case(spec, dtype));
 }
 
 TEST_F(HopperBackward, EveryKernel) {
-  for (const std::int64_t head_dim : {64, 128}) {
-    for (const DType dtype : {DType::bf16, DType::f16}) expect_every_kernel(head_dim, dtype);
+  for (const std::int64_t head_dim : {64, 128, 192, 256}) expect_every_kernel(head_dim, DType::bf16);
+  for (const std::int64_t head_dim : {128, 256}) expect_every_kernel(head_dim, DType::f16);
+}
+
+// Each term of rich logits alone, on many tiles; every row sees every key, so that tiles are walked in a ring.
+TEST_F(HopperBackward, EveryTerm) {
+  const CaseSpec plain{.name = "term", .heads = 12, .kv_heads = 6, .q_len = 600, .kv_len = 600, .head_dim = 128};
+  std::vector<CaseSpec> specs(8, plain);
+  specs[0].bias = {1, plain.heads, plain.q_len, plain.kv_len};
+  specs[1].bias = {1, 1, plain.q_len, plain.kv_len};
+  specs[1].bias_in_data_type = true;
+  specs[2].mask = {1, plain.heads, plain.q_len, plain.kv_len};
+  specs[3].block_mask = {1, 1, 10, 20};
+  specs[3].scalars.block_q = 60;
+  specs[3].scalars.block_kv = 30;
+  specs[4].relative_heads = 1;
+  specs[4].relative_entries = 129;
+  specs[4].scalars.relative_zero = 64;
+  specs[5].scalars.dropout = 0.1;
+  specs[6].grad_entropy = true;
+  specs[7].scalars.softcap = 0.5;
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    specs[i].name += std::to_string(i);
+    expect_like_portable(make_case(specs[i], DType::bf16));
   }
 }
 
 TEST_F(HopperBackward, FewHeads) {
-  for (const std::int64_t head_dim : {64, 128}) {
+  for (const std::int64_t head_dim : {64, 128, 256}) {
     for (const bool causal : {false, true}) {
       CaseSpec spec{.name = "few", .heads = 1, .q_len = 4096, .kv_len = 4096, .head_dim = head_dim};
       spec.scalars.causal = causal;
@@ -122,45 +149,6 @@ TEST_F(HopperBackward, PackedNeighbourWithNaN) {
   EXPECT_EQ(report.backward_runs, 1);
 }
 
-CaseSpec random_spec(std::uint64_t seed) {
-  std::mt19937_64 random(seed);
-  const auto below = [&](std::int64_t n) {
-    return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(n));
-  };
-  const auto chance = [&](int one_in) { return below(one_in) == 0; };
-  CaseSpec spec{.name = "random_" + std::to_string(seed)};
-  spec.batch = 1 + below(2);
-  spec.kv_heads = 1 + below(2);
-  spec.heads = spec.kv_heads * (1 + below(3));
-  spec.q_len = 1 + below(300);
-  spec.kv_len = 1 + below(400);
-  spec.head_dim = 8 * (1 + below(16));
-  spec.value_dim = chance(3) ? 8 * (1 + below(16)) : spec.head_dim;
-  spec.scalars.causal = chance(2);
-  if (chance(3)) spec.scalars.window_left = below(200);
-  if (chance(4)) spec.scalars.window_right = below(200);
-  spec.alibi = spec.scalars.causal && chance(3);
-  if (!spec.alibi && chance(4)) spec.scalars.softcap = 2 + static_cast<double>(below(30));
-  spec.sinks = chance(3);
-  spec.grad_lse = chance(3);
-  spec.length_first = chance(2);
-  if (chance(3)) {  // packed: sequences of any length, some empty
-    spec.batch = 1;
-    spec.q_starts = spec.kv_starts = {0};
-    for (int sequence = 0; sequence < 5; ++sequence) {
-      spec.q_starts.push_back(spec.q_starts.back() + static_cast<std::int32_t>(chance(5) ? 0 : below(150)));
-      spec.kv_starts.push_back(spec.kv_starts.back() + static_cast<std::int32_t>(chance(5) ? 0 : below(200)));
-    }
-    spec.q_starts.back() = std::max(spec.q_starts.back(), 1);
-    spec.kv_starts.back() = std::max(spec.kv_starts.back(), 1);
-    spec.q_len = spec.q_starts.back();
-    spec.kv_len = spec.kv_starts.back();
-  } else if (chance(3)) {
-    for (int b = 0; b < spec.batch; ++b) spec.kv_lengths.push_back(static_cast<std::int32_t>(below(spec.kv_len + 1)));
-  }
-  return spec;
-}
-
 // At most twice as far from the reference, over all elements, as the plain computation in the same type.
 void expect_close_as_plain(const AttentionCase& problem) {
   SCOPED_TRACE(problem.name + " " + std::string(name_of(problem.dtype)));
@@ -183,11 +171,12 @@ void expect_close_as_plain(const AttentionCase& problem) {
 
 // New shapes every run; the seed is printed with a failure, and ROOTDK_TEST_SEED repeats it.
 TEST_F(HopperBackward, FreshRandomShapes) {
-  const char* fixed = std::getenv("ROOTDK_TEST_SEED");
-  const std::uint64_t seed = fixed ? std::strtoull(fixed, nullptr, 10) : std::random_device{}();
+  const std::uint64_t seed = random_seed();
   SCOPED_TRACE("ROOTDK_TEST_SEED=" + std::to_string(seed));
-  for (std::uint64_t i = 0; i < 40; ++i) {
-    expect_close_as_plain(make_case(random_spec(seed + i), i % 2 ? DType::bf16 : DType::f16));
+  for (std::uint64_t i = 0; i < 60; ++i) {
+    CaseSpec spec = random_spec(seed + i, {});
+    if (spec.alibi || spec.relative_heads > 0 || spec.bias[0] > 0) spec.scalars.softcap = 0;  // refused together
+    expect_close_as_plain(make_case(spec, i % 2 ? DType::bf16 : DType::f16));
   }
 }
 
@@ -197,13 +186,10 @@ TEST_F(HopperBackward, NamesWhatItRefuses) {
     const AttentionCase problem = make_case(spec, DType::bf16);
     return backward_refusal(problem, run_forward(problem, portable(), Statistics::rows), hopper());
   };
-  EXPECT_EQ(refusal({.name = "wide", .head_dim = 192}), "head_dim 192 or value_dim 192 is above 128");
-  CaseSpec dropout{.name = "dropout", .head_dim = 64};
-  dropout.scalars.dropout = 0.1;
-  EXPECT_EQ(refusal(dropout), "dropout is not supported");
-  CaseSpec cap{.name = "cap", .head_dim = 64};
-  cap.scalars.softcap = 0.5;
-  EXPECT_EQ(refusal(cap), "softcap 0.5 is below 1: its slope cannot be taken from 16-bit weights");
+  EXPECT_EQ(refusal({.name = "odd", .head_dim = 60}), "head_dim 60 or value_dim 60 is not a multiple of 8");
+  CaseSpec cap{.name = "cap", .head_dim = 64, .alibi = true};
+  cap.scalars.softcap = 20;
+  EXPECT_EQ(refusal(cap), "a softcap together with alibi_slopes, relative_table or bias is not supported");
 }
 
 // Causal rows add in the plain order, full ones in a ring.
@@ -223,9 +209,11 @@ CaseSpec busy_spec(std::int64_t head_dim, bool causal = true) {
 TEST_F(HopperBackward, GroupedHeadsInARing) { expect_like_portable(make_case(busy_spec(128, false), DType::bf16)); }
 
 TEST_F(HopperBackward, SameBitsEveryRun) {
-  for (const std::int64_t head_dim : {64, 128}) {
+  for (const std::int64_t head_dim : {64, 128, 192, 256}) {
     for (const bool causal : {false, true}) {
-      DeviceCall call(make_case(busy_spec(head_dim, causal), DType::bf16), "sm90");
+      CaseSpec spec = busy_spec(head_dim, causal);
+      if (head_dim == 192) spec.scalars.dropout = 0.1;
+      DeviceCall call(make_case(spec, DType::bf16), "sm90");
       call.queue(nullptr);
       const auto first = call.bytes();
       for (int run = 0; run < 10; ++run) {
@@ -253,6 +241,7 @@ TEST_F(HopperBackward, SameBitsOnTwoStreamsAtOnce) {
   expect_same_bits_on_two_streams(busy_spec(64), busy_spec(128));
   expect_same_bits_on_two_streams(busy_spec(128, false), busy_spec(128));
   expect_same_bits_on_two_streams(busy_spec(128, false), busy_spec(128, false));
+  expect_same_bits_on_two_streams(busy_spec(256), busy_spec(192, false));
 }
 
 // The second entry of a batch alone gives the bits it gives beside the first.
@@ -276,6 +265,7 @@ void expect_bits_of_an_entry_alone(const CaseSpec& spec) {
 
 TEST_F(HopperBackward, SameBitsWhateverElseIsInTheBatch) {
   expect_bits_of_an_entry_alone(busy_spec(128));
+  expect_bits_of_an_entry_alone(busy_spec(256));
   // One head of many key tiles: its gradient of q comes in partial sums.
   CaseSpec few{.name = "few", .batch = 2, .heads = 1, .q_len = 3200, .kv_len = 3200, .head_dim = 64};
   expect_bits_of_an_entry_alone(few);
@@ -297,7 +287,7 @@ TEST_F(HopperBackward, RunsInsideAGraph) {
 // A few small cases that together touch every kernel: what a memory checker has time for.
 TEST_F(HopperBackward, SmallSet) {
   for (const char* name : {"head_dim_40", "causal_130x191", "packed_unequal", "alibi_causal", "softcap",
-                           "kv_lengths_padding_nan", "last_key_nan_causal"}) {
+                           "kv_lengths_padding_nan", "last_key_nan_causal", "head_dim_256", "dropout"}) {
     expect_conformance(hopper(), DType::bf16, name);
   }
 }

@@ -17,18 +17,10 @@ std::string refuse_features(const BackwardCall& call) {
   const AttentionParams& p = call.params;
   const AttentionGradients& g = call.gradients;
   if (p.score != Score::dot) return "the score is not the dot product";
-  if (p.mask.defined()) return "mask is not supported";
-  if (p.block_mask.defined()) return "block_mask is not supported";
-  if (p.bias.defined()) return "bias is not supported";
-  if (p.relative_table.defined()) return "relative_table is not supported";
-  if (call.dropout.threshold > 0) return "dropout is not supported";
-  if (call.upstream.entropy.defined()) return "a gradient of the entropy is not supported";
   if (!(call.logit_scale > 0)) return text("scale ", call.logit_scale, " is not positive");
-  if (p.softcap > 0 && p.softcap < 1) {
-    return text("softcap ", p.softcap, " is below 1: its slope cannot be taken from 16-bit weights");
+  if (p.softcap > 0 && (p.alibi_slopes.defined() || p.relative_table.defined() || p.bias.defined())) {
+    return "a softcap together with alibi_slopes, relative_table or bias is not supported";
   }
-  if (p.alibi_slopes.defined() && p.softcap > 0) return "alibi_slopes together with a softcap are not supported";
-  if (p.alibi_slopes.defined() && !p.causal) return "alibi_slopes without causal are not supported";
   if (!g.q.defined() && !g.k.defined() && !g.v.defined()) return "no gradient of q, k or v is asked for";
   return {};
 }
@@ -41,7 +33,12 @@ int padded_dim(const AttentionShape& s) {
 
 template <class Element>
 BackwardKernel kernel_of(int head_dim, BackwardVariant variant) {
-  return head_dim == 64 ? backward_kernel_of<Element, 64>(variant) : backward_kernel_of<Element, 128>(variant);
+  switch (head_dim) {
+    case 64: return backward_kernel_of<Element, 64>(variant);
+    case 128: return backward_kernel_of<Element, 128>(variant);
+    case 192: return backward_kernel_of<Element, 192>(variant);
+    default: return backward_kernel_of<Element, 256>(variant);
+  }
 }
 
 TileSlots slots_of(const AttentionShape& s, std::int64_t heads, std::int64_t rows, std::int64_t total, int block) {
@@ -86,9 +83,19 @@ std::string refuse_layout(const BackwardCall& call) {
   return {};
 }
 
-BackwardVariant choose_variant(const AttentionParams& p) {
-  if (p.softcap > 0) return BackwardVariant::softcap;
-  return p.alibi_slopes.defined() ? BackwardVariant::alibi : BackwardVariant::plain;
+// The softcap's own kernel takes its slope from weights of 24 bits, which is exact enough for wide caps only.
+constexpr double kLeastWideCap = 1.0;
+
+BackwardVariant choose_variant(const BackwardCall& call, int head_dim) {
+  const AttentionParams& p = call.params;
+  const bool all = has_all_variants(head_dim);
+  if (p.mask.defined() || p.block_mask.defined() || p.bias.defined() || p.relative_table.defined() ||
+      call.dropout.threshold > 0 || call.upstream.entropy.defined()) {
+    return BackwardVariant::rich;
+  }
+  if (p.softcap > 0) return all && p.softcap >= kLeastWideCap ? BackwardVariant::softcap : BackwardVariant::rich;
+  if (p.alibi_slopes.defined()) return all && p.causal ? BackwardVariant::alibi : BackwardVariant::rich;
+  return BackwardVariant::plain;
 }
 
 // Orders are chosen for a device of this many multiprocessors, so that bits do not depend on which one it is.
@@ -106,15 +113,20 @@ bool every_row_sees_every_key(const BackwardCall& call) {
 // lanes, fewer to follow. Each lane costs one more reading of the gradient. What else is in the batch must not show in
 // the bits: only the heads of one entry count, and packed sequences, which do not know their neighbours, have one lane.
 AddOrder choose_order(const BackwardCall& call, const BackwardChoice& choice) {
-  if (call.shape.packed) return {};
+  // Without a limit to the right one key tile would round everything.
+  const bool limited = call.params.causal || call.params.window_right >= 0;
+  if (call.shape.packed) return {.rounds = limited};
   const int queries = choice.queries.slots, keys = choice.keys.slots;
   const auto heads = static_cast<int>(std::min<std::int64_t>(call.shape.kv_heads, kBlocks));
   const int at_once = std::min(keys, kBlocks / heads);
   const bool has_ring = every_row_sees_every_key(call) && keys <= kBlocks &&
                         device_traits(call.saved.q.device.index).multiprocessors >= kBlocks;
-  if (has_ring && queries <= 2 * keys && queries > 2 * (keys - 1)) return {.ring = true, .ring_shift = 1};
+  if (has_ring && queries <= 2 * keys && queries > 2 * (keys - 1)) {
+    return {.ring = true, .ring_shift = 1, .rounds = true};
+  }
   if (has_ring && queries == keys && at_once > 16) return {.ring = true, .lane_shift = 1};
-  return {.lane_shift = at_once >= 64 ? 2 : at_once >= 24 ? 1 : 0};
+  const int lane_shift = at_once >= 64 ? 2 : at_once >= 24 ? 1 : 0;
+  return {.lane_shift = lane_shift, .rounds = limited && lane_shift == 0};
 }
 
 // The tiles of the planes that are walked together should stay in L2: q, the gradient of out, and the gradient of q in
@@ -125,7 +137,7 @@ int heads_together(const BackwardCall& call, const BackwardChoice& choice) {
   const AttentionShape& s = call.shape;
   const std::int64_t plane_bytes = s.q_len * s.group() * choice.head_dim * 8;
   const bool uneven = call.params.causal || s.packed;
-  const std::int64_t least = uneven ? 16 : 4, share = (uneven ? 64 : 32) << 20;
+  const std::int64_t least = uneven && choice.head_dim <= 128 ? 16 : 4, share = (uneven ? 64 : 32) << 20;
   return static_cast<int>(std::min<std::int64_t>(std::max(least, share / plane_bytes), choice.keys.planes));
 }
 
@@ -143,7 +155,8 @@ BackwardChoice choose_backward(const BackwardCall& call) {
   const AttentionShape& s = call.shape;
   BackwardChoice choice;
   choice.head_dim = padded_dim(s);
-  choice.variant = choose_variant(call.params);
+  choice.variant = choose_variant(call, choice.head_dim);
+  choice.grad_entropy = call.upstream.entropy.defined();
   choice.kernel = call.saved.q.dtype == DType::bf16 ? kernel_of<BFloat16>(choice.head_dim, choice.variant)
                                                     : kernel_of<Float16>(choice.head_dim, choice.variant);
   choice.queries = slots_of(s, s.heads, s.q_len, call.saved.q.size(2), choice.kernel.block_q);

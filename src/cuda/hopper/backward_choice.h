@@ -15,6 +15,7 @@ std::string backward_refusal(const BackwardCall& call);
 struct BackwardChoice {
   int head_dim = 0;  // of the kernel: head_dim and value_dim are padded up to it
   BackwardVariant variant = BackwardVariant::plain;
+  bool grad_entropy = false;  // something flows into the entropy
   BackwardKernel kernel;
   TileSlots queries, keys;
   int heads_together = 1;

@@ -3,20 +3,22 @@
 // Exact fused attention backward for Hopper, with the same bits every run.
 //
 //   prepare   out . grad_out and -lse of every row; clears the counters           (backward_rows.cuh)
-//   keys      a work item is 128 keys of one head, over all query tiles that see them; blocks stay and take items
-//   finish    the gradient of q from its f32 tiles, and the repair of what is not finite   (backward_rows.cuh)
+//   keys      a work item is 128 or 64 keys of one head, over all query tiles that see them; blocks stay and take items
+//   finish    adds up gradients of q that are in lanes, and repairs what is not finite   (backward_rows.cuh)
 //
 // A block is four warpgroups, which meet only at barriers in shared memory, so that one's exponentials run under the
 // others' products:
 //   0     one warp loads (backward_producer.cuh), two threads send gradients of q out (backward_grad_q.cuh)
-//   1, 2  64 keys each, gradients of k and v in registers (backward_consumer.cuh)
-//   3     the gradient of q from the gradients of scores, over all 128 keys (backward_grad_q.cuh)
+//   1, 2  64 keys each, gradients of k and v in registers (backward_consumer.cuh); for wide heads and rich logits
+//         the same 64 keys, one with the gradient of v, the other with that of k (backward_split.cuh)
+//   3     the gradient of q from the gradients of scores, over all keys of the item (backward_grad_q.cuh)
 // Gradients of k and v are sums inside one block, those of q are added in the order of their key tiles: no sum depends
 // on who comes first.
 
 #include "cuda/hopper/backward_consumer.cuh"
 #include "cuda/hopper/backward_grad_q.cuh"
 #include "cuda/hopper/backward_producer.cuh"
+#include "cuda/hopper/backward_split.cuh"
 #include "cuda/ptx/grid_dependency.cuh"
 #include "cuda/ptx/registers.cuh"
 
@@ -24,26 +26,35 @@ namespace rootdk::cuda::hopper {
 
 template <class C>
 __device__ __forceinline__ void init_barriers(BackwardStorage<C>& shared) {
-  constexpr int kConsumerWarps = 8, kGradQWarps = 4, kSenders = 2;  // a warp waits for its own part, and arrives alone
+  // A warp waits for its own part, and arrives alone.
+  constexpr int kConsumerWarps = 8, kGradQWarps = 4, kSenders = 2, kSplitWarps = 4;
   const auto init = [](std::uint64_t& barrier, int arrivals) {
     ptx::mbarrier_init(ptx::shared_address(&barrier), static_cast<std::uint32_t>(arrivals));
   };
+  for (int i = 0; i < C::kKeyStages; ++i) {
+    init(shared.k_full[i], 1);
+    init(shared.k_empty[i], kConsumerWarps + kGradQWarps + kSenders);
+  }
+  init(shared.v_full, 1);
+  init(shared.v_empty, C::kSplit ? kSplitWarps : kConsumerWarps);
   for (int i = 0; i < C::kStages; ++i) {
     init(shared.q_full[i], 1);
     init(shared.q_empty[i], kConsumerWarps);
+    init(shared.grad_scores_full[i], C::kSplit ? kSplitWarps : kConsumerWarps);
+    init(shared.grad_scores_empty[i], kGradQWarps);
+  }
+  for (int i = 0; i < C::kGradOutStages; ++i) {
     init(shared.grad_out_full[i], 1);
     init(shared.grad_out_empty[i], kConsumerWarps);
   }
-  init(shared.v_full, 1);
-  init(shared.v_empty, kConsumerWarps);
+  for (std::uint64_t& barrier : shared.grad_q_empty) init(barrier, 1);
+  for (auto& parts : shared.grad_q_full) {
+    for (std::uint64_t& barrier : parts) init(barrier, kGradQWarps);
+  }
   init(shared.landed, 1);
-  for (int i = 0; i < 2; ++i) {
-    init(shared.k_full[i], 1);
-    init(shared.k_empty[i], kConsumerWarps + kGradQWarps + kSenders);
-    init(shared.grad_scores_full[i], kConsumerWarps);
-    init(shared.grad_scores_empty[i], kGradQWarps);
-    init(shared.grad_q_empty[i], 1);
-    for (int half = 0; half < 2; ++half) init(shared.grad_q_full[i][half], kGradQWarps);
+  if constexpr (C::kSplit) {
+    init(shared.exchange.full, kSplitWarps);
+    init(shared.exchange.empty, kSplitWarps);
   }
   ptx::mbarrier_init_fence();
 }
@@ -51,6 +62,7 @@ __device__ __forceinline__ void init_barriers(BackwardStorage<C>& shared) {
 template <class C>
 __global__ void __launch_bounds__(C::kThreads, 1)
     backward_kernel(const __grid_constant__ BackwardMaps maps, const __grid_constant__ BackwardParams params) {
+  static_assert(kBackwardSharedBytes<C> <= kMostSharedBytes);
   extern __shared__ std::uint8_t dynamic_shared[];
   const std::uint32_t unaligned = ptx::shared_address(dynamic_shared);
   auto& shared = *reinterpret_cast<BackwardStorage<C>*>(dynamic_shared + (-unaligned & (kSharedAlignment - 1)));
@@ -73,7 +85,15 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     }
   } else if (warp < 12) {
     ptx::registers_grow_to<C::kConsumerRegisters>();
-    BackwardConsumer<C>(shared, params).run();
+    if constexpr (C::kSplit) {
+      if (warp < 8) {
+        GradVWarpgroup<C>(shared, params).run();
+      } else {
+        GradKWarpgroup<C>(shared, params).run();
+      }
+    } else {
+      BackwardConsumer<C>(shared, params).run();
+    }
   } else {
     ptx::registers_shrink_to<C::kGradQRegisters>();
     GradQWarpgroup<C>(shared, params).run();

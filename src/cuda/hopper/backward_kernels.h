@@ -10,7 +10,10 @@
 
 namespace rootdk::cuda::hopper {
 
-inline constexpr std::array<int, 2> kBackwardHeadDims = {64, 128};
+inline constexpr std::array<int, 4> kBackwardHeadDims = {64, 128, 192, 256};
+
+// Wider heads have plain and rich kernels only.
+constexpr bool has_all_variants(int head_dim) { return head_dim <= 128; }
 
 // Element: BFloat16 or Float16.
 template <class Element, int HeadDim>

@@ -25,9 +25,10 @@ std::size_t place_workspace(const BackwardChoice& choice, void* memory, Backward
   const std::int64_t rows = query_tiles * choice.kernel.block_q;
   place(params.ticket, 1);
   place(params.turns, choice.order.lanes() * query_tiles);
-  place(params.suspects, std::int64_t{choice.keys.planes} * choice.keys.slots);
+  place(params.suspects, std::int64_t{choice.keys.planes} * choice.keys.slots + query_tiles);
   place(params.negative_lse, rows);
   place(params.delta, rows);
+  if (choice.grad_entropy) place(params.grad_entropy_rows, rows);
   place(params.grad_q_tiles, choice.order.lanes() * rows * choice.head_dim);
   return bytes;
 }
@@ -44,6 +45,8 @@ BackwardParams make_params(const BackwardCall& call, const BackwardChoice& choic
   params.grad_out = row_tensor(call.upstream.out);
   params.lse = device_view<const float, 3>(call.saved.lse);
   params.grad_lse = device_view<const float, 3>(call.upstream.lse);
+  params.entropy = device_view<const float, 3>(call.saved.entropy);
+  params.grad_entropy = device_view<const float, 3>(call.upstream.entropy);
   params.grad_q = row_tensor(call.gradients.q);
   params.grad_k = row_tensor(call.gradients.k);
   params.grad_v = row_tensor(call.gradients.v);
@@ -80,7 +83,7 @@ void launch_backward(const BackwardCall& call, const BackwardChoice& choice) {
   KernelLaunch launch{.function = kernel.prepare,
                       .name = "the Hopper kernel that prepares the rows",
                       .grid = dim3(query_tiles),
-                      .block = dim3(kRowPassThreads),
+                      .block = dim3(kPrepareThreads),
                       .stream = static_cast<cudaStream_t>(call.execution.stream),
                       .device = device};
   launch_kernel(launch, params);
@@ -96,8 +99,11 @@ void launch_backward(const BackwardCall& call, const BackwardChoice& choice) {
   launch_kernel(keys, maps, params);
 
   launch.function = kernel.finish;
-  launch.name = "the Hopper kernel that finishes the gradient of q";
-  launch.grid = dim3(query_tiles + static_cast<unsigned>((params.items + kRowPassThreads - 1) / kRowPassThreads));
+  launch.name = "the Hopper kernel that finishes the gradients";
+  const unsigned suspects = static_cast<unsigned>(params.items) + query_tiles;
+  const auto threads = static_cast<unsigned>(kernel.finish_threads);
+  launch.grid = dim3((params.order.rounds ? 0 : query_tiles) + (suspects + threads - 1) / threads);
+  launch.block = dim3(threads);
   launch_kernel(launch, params);
 }
 

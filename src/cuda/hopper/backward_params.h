@@ -23,9 +23,10 @@ struct TileSlots {
 // In which order key tiles add to the gradient of a query tile (backward_tiles.cuh). Everything is a power of two: one
 // thread computes with it between two adds that others wait for.
 struct AddOrder {
-  bool ring = false;   // key tiles start at query tiles of their own
-  int ring_shift = 0;  // ring: the start of the next key tile is 1 << ring_shift query tiles on
-  int lane_shift = 0;  // log2 of the partial sums
+  bool ring = false;    // key tiles start at query tiles of their own
+  int ring_shift = 0;   // ring: the start of the next key tile is 1 << ring_shift query tiles on
+  int lane_shift = 0;   // log2 of the partial sums
+  bool rounds = false;  // whoever adds last rounds the sum and stores it; else, and with lanes, `finish` does
 
   __host__ __device__ int lanes() const { return 1 << lane_shift; }
 };
@@ -36,20 +37,22 @@ struct BackwardParams {
   DeviceTensor q, k, v, out, grad_out;  // [batch, heads, rows, columns]
   DeviceView<const float, 3> lse;       // [batch, heads, q_len]
   DeviceView<const float, 3> grad_lse;  // what flows into it; null: nothing
-  DeviceTensor grad_q, grad_k, grad_v;  // null: not asked for
-  float scale_log2 = 1;                 // scale * log2(e)
+  DeviceView<const float, 3> entropy, grad_entropy;  // likewise; given together
+  DeviceTensor grad_q, grad_k, grad_v;               // null: not asked for
+  float scale_log2 = 1;                              // scale * log2(e)
   Softcap softcap;
   float inverse_cap_log2 = 0;  // 1 / softcap.cap_log2
 
   // Workspace. Per query tile: what a row adds to its scores, what it takes from the gradient of its weights, the
   // unscaled gradient of q in the order of accumulators, and whose turn it is to add to that.
   TileSlots queries, keys;
-  float* negative_lse = nullptr;  // -lse * log2(e); -inf: the row does not exist or sees nothing
-  float* delta = nullptr;         // out . grad_out - grad_lse
-  float* grad_q_tiles = nullptr;  // [lanes, query tiles, elements]
-  int* turns = nullptr;           // [lanes, query tiles]
-  int* suspects = nullptr;        // per key tile: not 0 where a gradient is not finite
-  int* ticket = nullptr;          // the next work item
+  float* negative_lse = nullptr;       // -lse * log2(e); -inf: the row does not exist or sees nothing
+  float* delta = nullptr;              // out . grad_out - grad_lse + grad_entropy (entropy + weight of the sink)
+  float* grad_entropy_rows = nullptr;  // null: nothing flows into the entropy
+  float* grad_q_tiles = nullptr;       // [lanes, query tiles, elements]
+  int* turns = nullptr;                // [lanes, query tiles]
+  int* suspects = nullptr;             // per key tile, then per query tile: not 0 where a gradient is not finite
+  int* ticket = nullptr;               // the next work item
 
   int items = 0;           // key slots of all planes
   int heads_together = 1;  // planes walked side by side, so that their tiles stay in L2 and their waits overlap

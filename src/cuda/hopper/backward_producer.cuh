@@ -66,6 +66,8 @@ class BackwardProducer {
     return tile;
   }
 
+  static constexpr std::uint32_t kRowBytes = C::kBlockQ * sizeof(float);
+
   struct Box {
     int row, head, entry;
     int kept;  // rows from here on are not this sequence's: they become zeros
@@ -84,7 +86,6 @@ class BackwardProducer {
   }
 
   __device__ __forceinline__ void load_queries(const KeyTile& tile, int entry, int head, int i, int slot) {
-    constexpr std::uint32_t kRowBytes = C::kBlockQ * sizeof(float);
     const int row0 = i * C::kBlockQ, stage = q_.stage;
     const std::int64_t first = static_cast<std::int64_t>(slot + i) * C::kBlockQ;
     const int kept = p_.rule.q_starts ? tile.q_len - row0 : C::kBlockQ;
@@ -95,13 +96,29 @@ class BackwardProducer {
       ptx::bulk_load(ptx::shared_address(shared_.negative_lse[stage]), p_.negative_lse + first, kRowBytes,
                      ptx::shared_address(&shared_.q_full[stage]));
     }
-    ptx::mbarrier_wait(ptx::shared_address(&shared_.grad_out_empty[stage]), q_.parity ^ 1);
-    load<C::kBlockQ>(maps_.grad_out, shared_.grad_out[stage], shared_.grad_out_full[stage], kRowBytes, box);
-    if (lane_ == 0) {
-      ptx::bulk_load(ptx::shared_address(shared_.delta[stage]), p_.delta + first, kRowBytes,
-                     ptx::shared_address(&shared_.grad_out_full[stage]));
-    }
     q_.advance();
+    load_grad_out(box, first);
+  }
+
+  // With the rows' terms from number `first_row` on.
+  __device__ __forceinline__ void load_grad_out(const Box& box, std::int64_t first_row) {
+    const int stage = grad_out_.stage;
+    const std::uint32_t full = ptx::shared_address(&shared_.grad_out_full[stage]);
+    bool has_entropy = false;
+    if constexpr (C::kVariant == BackwardVariant::rich) has_entropy = static_cast<bool>(p_.grad_entropy);
+    ptx::mbarrier_wait(ptx::shared_address(&shared_.grad_out_empty[stage]), grad_out_.parity ^ 1);
+    load<C::kBlockQ>(maps_.grad_out, shared_.grad_out[stage], shared_.grad_out_full[stage],
+                     has_entropy ? 2 * kRowBytes : kRowBytes, box);
+    if (lane_ == 0) {
+      ptx::bulk_load(ptx::shared_address(shared_.delta[stage]), p_.delta + first_row, kRowBytes, full);
+      if constexpr (C::kVariant == BackwardVariant::rich) {
+        if (has_entropy) {
+          ptx::bulk_load(ptx::shared_address(shared_.exchange.grad_entropy[stage]), p_.grad_entropy_rows + first_row,
+                         kRowBytes, full);
+        }
+      }
+    }
+    grad_out_.advance();
   }
 
   // One tile of all columns; `more` bytes are announced for what comes with it.
@@ -146,9 +163,10 @@ class BackwardProducer {
   const BackwardMaps& maps_;
   const BackwardParams& p_;
   const int lane_;
-  Ring<2> k_;
+  Ring<C::kKeyStages> k_;
   Ring<1> v_, landed_;
-  Ring<C::kStages> q_;  // of q and grad_out, which advance together
+  Ring<C::kStages> q_;
+  Ring<C::kGradOutStages> grad_out_;
 };
 
 }  // namespace rootdk::cuda::hopper

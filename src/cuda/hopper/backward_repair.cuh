@@ -6,15 +6,10 @@
 
 #include <cmath>
 
+#include "cuda/hopper/backward_stores.cuh"
 #include "cuda/hopper/backward_tiles.cuh"
 
 namespace rootdk::cuda::hopper {
-
-template <class Element>
-__device__ __forceinline__ Element* row_of(const DeviceTensor& tensor, int entry, int head, int row) {
-  return static_cast<Element*>(tensor.data) + entry * tensor.batch_stride + head * tensor.head_stride +
-         row * tensor.row_stride;
-}
 
 // A row spread over the warp.
 template <class Element, int HeadDim>
@@ -38,6 +33,12 @@ struct WarpRow {
       if (column < columns) target[column] = static_cast<Element>(values[i] * factor);
     }
   }
+  __device__ bool finite() const {
+    bool all = true;
+#pragma unroll
+    for (int i = 0; i < HeadDim / 32; ++i) all = all && isfinite(values[i]);
+    return __all_sync(0xffffffffu, all);
+  }
   __device__ float dot(const WarpRow& other) const {
     float sum = 0.f;
 #pragma unroll
@@ -52,24 +53,42 @@ struct WarpRow {
   }
 };
 
-// What one query and one key give each other.
-struct PairGradient {
-  float weight, grad_score;
+// What a row brings along.
+struct RepairRow {
+  float lse, delta, grad_entropy;
 };
-__device__ inline PairGradient pair_gradient(const HeadRule& head, int i, int j, float score, float grad_weight,
-                                             float lse, float delta) {
-  if (lse == -INFINITY || !head.keeps(i, j)) return {0.f, 0.f};
-  const float weight = expf(head.unmasked(score, i, j) - lse);
-  if (weight == 0.f) return {0.f, 0.f};
-  float slope = 1.f;
-  if (head.rule.softcap != 0.f) {
-    const float tanh = tanhf(score * head.rule.scale / head.rule.softcap);
-    slope = 1.f - tanh * tanh;
-  }
-  return {weight, weight * (grad_weight - delta) * slope};
+// at: where the row's delta stands.
+__device__ inline RepairRow repair_row(const BackwardParams& p, const Sequence& s, int head, int i, std::int64_t at) {
+  return {p.lse(s.entry, head, s.q_begin + i), p.delta[at], p.grad_entropy_rows ? p.grad_entropy_rows[at] : 0.f};
 }
 
-// The gradient of query i again. constant: where its delta stands.
+// What one query and one key give each other.
+struct PairGradient {
+  float weight;  // behind dropout
+  float grad_score;
+  __device__ bool nothing() const { return weight == 0.f && grad_score == 0.f; }
+};
+__device__ inline PairGradient pair_gradient(const HeadRule& head, int i, int j, float score, float grad_weight,
+                                             const RepairRow& row) {
+  if (row.lse == -INFINITY || !head.keeps(i, j)) return {0.f, 0.f};
+  const float log_weight = head.unmasked(score, i, j) - row.lse, weight = expf(log_weight);
+  if (weight == 0.f) return {0.f, 0.f};
+  const LogitRule& rule = head.rule;
+  float slope = 1.f;
+  if (rule.softcap != 0.f) {
+    const float tanh = tanhf(score * rule.scale / rule.softcap);
+    slope = 1.f - tanh * tanh;
+  }
+  float factor = 1.f;
+  if (rule.dropout.active()) {
+    const bool kept = rule.dropout.keeps(rule.dropout.word(head.sequence.index, head.head, i, j), j);
+    factor = kept ? rule.dropout.keep_scale : 0.f;
+  }
+  const float inner = factor == 0.f ? 0.f : factor * grad_weight;
+  return {weight * factor, weight * (inner - row.delta - row.grad_entropy * log_weight) * slope};
+}
+
+// The gradient of query i again, where it is not finite. constant: where its delta stands.
 template <class C>
 __device__ __noinline__ void repair_query(const BackwardParams& p, const QueryTile& tile, int i,
                                           std::int64_t constant) {
@@ -79,15 +98,18 @@ __device__ __noinline__ void repair_query(const BackwardParams& p, const QueryTi
   const HeadRule head(rule, s, tile.head);
   const int row = s.q_begin + i, kv_head = tile.head / rule.group();
   Row q, grad_out, k, v, grad_q;
+  grad_q.load(p.grad_q, s.entry, tile.head, row, rule.head_dim);
+  if (grad_q.finite()) return;
+  grad_q = {};
   q.load(p.q, s.entry, tile.head, row, rule.head_dim);
   grad_out.load(p.grad_out, s.entry, tile.head, row, rule.value_dim);
-  const float lse = p.lse(s.entry, tile.head, row), delta = p.delta[constant];
+  const RepairRow terms = repair_row(p, s, tile.head, i, constant);
   const Range keys = rule.keys_of(s, i);
   for (int j = keys.begin; j < keys.end; ++j) {
     k.load(p.k, s.entry, kv_head, s.kv_begin + j, rule.head_dim);
     v.load(p.v, s.entry, kv_head, s.kv_begin + j, rule.value_dim);
-    const PairGradient pair = pair_gradient(head, i, j, q.dot(k), grad_out.dot(v), lse, delta);
-    if (pair.weight != 0.f) grad_q.add(pair.grad_score, k);
+    const PairGradient pair = pair_gradient(head, i, j, q.dot(k), grad_out.dot(v), terms);
+    if (!pair.nothing()) grad_q.add(pair.grad_score, k);
   }
   grad_q.store(p.grad_q, s.entry, tile.head, row, rule.head_dim, rule.scale);
 }
@@ -111,8 +133,8 @@ __device__ __noinline__ void repair_key(const BackwardParams& p, const KeyTile& 
       q.load(p.q, s.entry, h, row, rule.head_dim);
       grad_out.load(p.grad_out, s.entry, h, row, rule.value_dim);
       const PairGradient pair =
-          pair_gradient(head, i, j, q.dot(k), grad_out.dot(v), p.lse(s.entry, h, row), p.delta[constants + i]);
-      if (pair.weight == 0.f) continue;
+          pair_gradient(head, i, j, q.dot(k), grad_out.dot(v), repair_row(p, s, h, i, constants + i));
+      if (pair.nothing()) continue;
       grad_k.add(pair.grad_score, q);
       grad_v.add(pair.weight, grad_out);
     }

@@ -72,6 +72,27 @@ __device__ __forceinline__ int key_tile_count(const BackwardParams& p, int row0,
   return last_key / C::kBlockKv - first_key_tile<C>(p, row0, shift) + 1;
 }
 
+// The last key tile to add to a query tile rounds the sum and stores it, where the order says so. Those query tiles lie
+// side by side. In the ring they are the ones in front of where the key tile starts. In plain order they are those
+// whose rows see no later key: all, or all up to one.
+template <class C>
+__device__ __forceinline__ void find_rounded_tiles(KeyTile& t, const BackwardParams& p) {
+  t.rounds_first = 0;
+  t.rounds_last = -1;
+  if (!p.order.rounds) return;
+  const int j = t.key0 / C::kBlockKv;
+  if (p.order.ring) {
+    const int next = j + 1 == p.keys.slots ? 0 : j + 1;
+    t.rounds_first = next << p.order.ring_shift;
+    t.rounds_last = t.rounds_first + (1 << p.order.ring_shift) - 1;
+  } else if (j == (t.kv_visible - 1) / C::kBlockKv) {
+    t.rounds_last = t.last;
+  } else {
+    const int rows = t.key0 + C::kBlockKv - t.shift() - p.right;  // that see no later key
+    t.rounds_last = max(rows, 0) / C::kBlockQ - 1;
+  }
+}
+
 // Fills in the query tiles that see any key of the tile, and those that need no mask. Rows count to the end of their
 // tile here, though they may not exist: both sides of the order above must agree on who visits whom.
 template <class C>
@@ -89,6 +110,7 @@ __device__ __forceinline__ void find_query_tiles(KeyTile& t, const BackwardParam
   const int end_full_row = t.key0 + C::kBlockKv > t.kv_visible ? 0 : t.key0 + p.left - t.shift() + 1;
   t.unmasked_first = (first_full_row + C::kBlockQ - 1) / C::kBlockQ;
   t.unmasked_last = max(0, end_full_row) / C::kBlockQ - 1;
+  find_rounded_tiles<C>(t, p);
 }
 
 // The key tile in a slot of a plane; past the end of its sequence where the slot is wasted.
@@ -139,19 +161,22 @@ __device__ __forceinline__ int entry_of(const KeyTile& t, const BackwardParams& 
 __device__ __forceinline__ KeyTile read_key_tile(std::uint32_t address) {
   const int4 a = ptx::load_shared_int4(address), b = ptx::load_shared_int4(address + 16);
   const int4 c = ptx::load_shared_int4(address + 32), d = ptx::load_shared_int4(address + 48);
-  return {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w, c.x, c.y, c.z, c.w, d.x, d.y, d.z, d.w};
+  const int4 e = ptx::load_shared_int4(address + 64);
+  return {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w, c.x, c.y, c.z, c.w, d.x, d.y, d.z, d.w, e.x, e.y};
 }
 __device__ __forceinline__ void write_key_tile(std::uint32_t address, const KeyTile& t) {
   ptx::store_shared(address, make_int4(t.sequence, t.kv_head, t.key0, t.tiles));
   ptx::store_shared(address + 16, make_int4(t.first, t.last, t.unmasked_first, t.unmasked_last));
   ptx::store_shared(address + 32, make_int4(t.q_begin, t.q_len, t.kv_begin, t.kv_len));
   ptx::store_shared(address + 48, make_int4(t.kv_visible, t.start, t.first_row, t.keys));
+  ptx::store_shared(address + 64, make_int4(t.rounds_first, t.rounds_last, 0, 0));
 }
 
 // The query tiles of a key tile downwards from its start, wrapping around, once for every head of the group.
 class QueryWalk {
  public:
-  __device__ __forceinline__ QueryWalk(const KeyTile& t)
+  QueryWalk() = default;
+  __device__ __forceinline__ explicit QueryWalk(const KeyTile& t)
       : first_(t.first), last_(t.last), start_(t.start), tile_(t.start) {}
   __device__ __forceinline__ int tile() const { return tile_; }
   // True: the next tile belongs to the next head.

@@ -93,6 +93,9 @@ BackwardVariant choose_variant(const BackwardCall& call, int head_dim) {
       call.dropout.threshold > 0 || call.upstream.entropy.defined()) {
     return BackwardVariant::rich;
   }
+  // The pass of its own for the gradient of q knows rows of one length only.
+  const bool equal = !call.shape.packed && !p.kv_lengths.defined();
+  if (!equal && has_two_passes(head_dim, BackwardVariant::plain)) return BackwardVariant::rich;
   if (p.softcap > 0) return all && p.softcap >= kLeastWideCap ? BackwardVariant::softcap : BackwardVariant::rich;
   if (p.alibi_slopes.defined()) return all && p.causal ? BackwardVariant::alibi : BackwardVariant::rich;
   return BackwardVariant::plain;
@@ -113,6 +116,7 @@ bool every_row_sees_every_key(const BackwardCall& call) {
 // lanes, fewer to follow. Each lane costs one more reading of the gradient. What else is in the batch must not show in
 // the bits: only the heads of one entry count, and packed sequences, which do not know their neighbours, have one lane.
 AddOrder choose_order(const BackwardCall& call, const BackwardChoice& choice) {
+  if (choice.kernel.queries) return {.rounds = true};  // nothing is added
   // Without a limit to the right one key tile would round everything.
   const bool limited = call.params.causal || call.params.window_right >= 0;
   if (call.shape.packed) return {.rounds = limited};

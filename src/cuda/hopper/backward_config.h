@@ -18,6 +18,10 @@ enum class BackwardVariant : std::int32_t {
   rich,     // with anything: each term behind a branch at run time
 };
 
+constexpr bool has_two_passes(int head_dim, BackwardVariant variant) {
+  return head_dim > 192 && variant == BackwardVariant::plain;
+}
+
 template <class Element_, int HeadDim, BackwardVariant Which>
 struct BackwardConfig {
   using Element = Element_;
@@ -27,20 +31,22 @@ struct BackwardConfig {
   // (backward_consumer.cuh). Split: one has the gradient of v and the other that of k, of the same 64 keys, so that
   // twice the columns fit into registers, or the registers that rich logits take (backward_split.cuh).
   static constexpr bool kSplit = HeadDim > 128 || Which == BackwardVariant::rich;
+  // The gradient of q in a pass of its own (backward_queries.cuh), not here.
+  static constexpr bool kTwoPasses = has_two_passes(HeadDim, Which);
 
   static constexpr int kHeadDim = HeadDim;  // of q, k and v; smaller ones are padded with zeros by the copy engine
   static constexpr int kBlockKv = kSplit ? 64 : 128;  // keys a work item
   static constexpr int kBlockQ = kSplit ? 64 : 8192 / HeadDim;
-  static constexpr int kThreads = 512;
+  static constexpr int kThreads = kTwoPasses ? 384 : 512;
 
   // As many as fit into shared memory.
   static constexpr int kStages = 2;  // of q, and of the gradients of scores
-  static constexpr int kGradOutStages = HeadDim > 192 ? 1 : 2;
+  static constexpr int kGradOutStages = HeadDim > 192 && !kTwoPasses ? 1 : 2;
   static constexpr int kKeyStages = HeadDim > 128 ? 1 : 2;
 
-  // 32 + 64 + 2 x 208 = 40 + 72 + 2 x 200 = 4 x 128: exactly what the launch allocates.
+  // 32 + 64 + 2 x 208 = 40 + 72 + 2 x 200 = 4 x 128, and 40 + 2 x 232 = 3 x 168: exactly what the launch allocates.
   static constexpr int kServiceRegisters = kSplit ? 40 : 32, kGradQRegisters = kSplit ? 72 : 64;
-  static constexpr int kConsumerRegisters = kSplit ? 200 : 208;
+  static constexpr int kConsumerRegisters = kTwoPasses ? 232 : kSplit ? 200 : 208;
 
   // A tile is stored as panels of 64 columns, that is 128 bytes, under the copy engine's 128-byte swizzle. The gradient
   // of the scores is [key][query] in the same form.
@@ -99,8 +105,8 @@ struct BackwardStorage {
   alignas(1024) std::uint8_t v[C::kKvBytes];
   alignas(1024) std::uint8_t q[C::kStages][C::kQBytes];
   alignas(1024) std::uint8_t grad_out[C::kGradOutStages][C::kQBytes];
-  alignas(1024) std::uint8_t grad_scores[C::kStages][C::kScoreBytes];
-  alignas(1024) float grad_q[C::kPartBuffers][C::kPartElements];  // in the order of accumulators
+  alignas(1024) std::uint8_t grad_scores[C::kStages][C::kTwoPasses ? 1 : C::kScoreBytes];
+  alignas(1024) float grad_q[C::kPartBuffers][C::kTwoPasses ? 1 : C::kPartElements];  // in the order of accumulators
   std::conditional_t<C::kSplit, WeightExchange<C::kGradOutStages>, NoWeightExchange> exchange;
   alignas(16) float negative_lse[C::kStages][C::kBlockQ];
   alignas(16) float delta[C::kGradOutStages][C::kBlockQ];
@@ -125,7 +131,7 @@ inline constexpr int kMostSharedBytes = 227 * 1024;  // that a block can have
 template <class C>
 inline constexpr int kFinishThreads = 128 * C::kParts;
 
-// The three kernels of a backward pass as the launch code sees them.
+// The kernels of a backward pass as the launch code sees them.
 struct BackwardKernel {
   const void* prepare = nullptr;  // void(BackwardParams): a block a query tile
   const void* keys = nullptr;     // void(BackwardMaps, BackwardParams): blocks stay
@@ -133,8 +139,11 @@ struct BackwardKernel {
   int block_q = 0, block_kv = 0;
   int threads = 0, shared_bytes = 0;  // of `keys`
   int finish_threads = 0;
+  const void* queries = nullptr;  // void(BackwardMaps, BackwardParams): a block 128 queries; null: `keys` does it
+  int queries_shared_bytes = 0;
 };
 
 inline constexpr int kPrepareThreads = 256;
+inline constexpr int kQueriesThreads = 384, kQueriesOfBlock = 128;
 
 }  // namespace rootdk::cuda::hopper

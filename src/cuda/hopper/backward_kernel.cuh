@@ -4,6 +4,7 @@
 //
 //   prepare   out . grad_out and -lse of every row; clears the counters           (backward_rows.cuh)
 //   keys      a work item is 128 or 64 keys of one head, over all query tiles that see them; blocks stay and take items
+//   queries   for wide heads: the gradient of q by itself (backward_queries.cuh)
 //   finish    adds up gradients of q that are in lanes, and repairs what is not finite   (backward_rows.cuh)
 //
 // A block is four warpgroups, which meet only at barriers in shared memory, so that one's exponentials run under the
@@ -33,7 +34,7 @@ __device__ __forceinline__ void init_barriers(BackwardStorage<C>& shared) {
   };
   for (int i = 0; i < C::kKeyStages; ++i) {
     init(shared.k_full[i], 1);
-    init(shared.k_empty[i], kConsumerWarps + kGradQWarps + kSenders);
+    init(shared.k_empty[i], kConsumerWarps + (C::kTwoPasses ? 0 : kGradQWarps + kSenders));
   }
   init(shared.v_full, 1);
   init(shared.v_empty, C::kSplit ? kSplitWarps : kConsumerWarps);
@@ -80,8 +81,8 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     ptx::registers_shrink_to<C::kServiceRegisters>();
     if (warp == 0) {
       BackwardProducer<C>(shared, maps, params).run();
-    } else if (warp < 3 && (threadIdx.x & 31) == 0) {
-      GradQSender<C>(shared, params, warp - 1).run();
+    } else if constexpr (!C::kTwoPasses) {
+      if (warp < 3 && (threadIdx.x & 31) == 0) GradQSender<C>(shared, params, warp - 1).run();
     }
   } else if (warp < 12) {
     ptx::registers_grow_to<C::kConsumerRegisters>();
@@ -94,7 +95,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     } else {
       BackwardConsumer<C>(shared, params).run();
     }
-  } else {
+  } else if constexpr (!C::kTwoPasses) {
     ptx::registers_shrink_to<C::kGradQRegisters>();
     GradQWarpgroup<C>(shared, params).run();
   }

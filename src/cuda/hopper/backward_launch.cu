@@ -29,7 +29,7 @@ std::size_t place_workspace(const BackwardChoice& choice, void* memory, Backward
   place(params.negative_lse, rows);
   place(params.delta, rows);
   if (choice.grad_entropy) place(params.grad_entropy_rows, rows);
-  place(params.grad_q_tiles, choice.order.lanes() * rows * choice.head_dim);
+  if (!choice.kernel.queries) place(params.grad_q_tiles, choice.order.lanes() * rows * choice.head_dim);
   return bytes;
 }
 
@@ -97,6 +97,17 @@ void launch_backward(const BackwardCall& call, const BackwardChoice& choice) {
   keys.shared_bytes = kernel.shared_bytes;
   keys.all_resident = choice.order.ring;
   launch_kernel(keys, maps, params);
+
+  if (kernel.queries && params.grad_q.data) {
+    KernelLaunch queries = launch;
+    queries.function = kernel.queries;
+    queries.name = "the Hopper kernel of the gradient of q";
+    const int blocks = (params.rule.q_len + kQueriesOfBlock - 1) / kQueriesOfBlock;
+    queries.grid = dim3(static_cast<unsigned>(params.queries.planes * blocks));
+    queries.block = dim3(kQueriesThreads);
+    queries.shared_bytes = kernel.queries_shared_bytes;
+    launch_kernel(queries, maps, params);
+  }
 
   launch.function = kernel.finish;
   launch.name = "the Hopper kernel that finishes the gradients";

@@ -209,7 +209,7 @@ class GradKWarpgroup : BackwardWarpgroup<C> {
     ptx::wgmma_fence();
     add_weighted_queries<C>(grad_k_, grad_scores_, this->q_transposed(q_.stage));
     ptx::wgmma_commit();
-    this->hand_to_grad_q(grad_scores_);
+    if constexpr (!C::kTwoPasses) this->hand_to_grad_q(grad_scores_);
     if constexpr (Last) {
       ptx::wgmma_wait<0>();
       ptx::pin(grad_k_);

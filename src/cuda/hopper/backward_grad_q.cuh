@@ -8,6 +8,7 @@
 #include "cuda/hopper/backward_tiles.cuh"
 #include "cuda/hopper/ring.cuh"
 #include "cuda/ptx/bulk_copy.cuh"
+#include "cuda/ptx/bulk_pending.cuh"
 #include "cuda/ptx/fence.cuh"
 #include "cuda/ptx/global.cuh"
 #include "cuda/ptx/mbarrier.cuh"
@@ -37,6 +38,7 @@ class GradQWarpgroup {
       rounds_tiles_ = static_cast<unsigned>(tile.rounds_last - tile.rounds_first + 1);
 #pragma unroll 1
       for (int steps = __shfl_sync(0xffffffffu, tile.tiles, 0) * p_.rule.group(); steps > 0; --steps) step();
+      __syncwarp();  // all lanes have read the tile
       if (lane_ == 0) ptx::mbarrier_arrive(ptx::shared_address(&shared_.k_empty[k_.stage]));
       k_.advance();
     }
@@ -235,7 +237,7 @@ class GradQSender {
   // Once the copies but the last Pending have read theirs.
   template <int Pending>
   __device__ __forceinline__ void release_buffer(int buffer) const {
-    ptx::bulk_wait_read<Pending>();
+    ptx::bulk_wait_read_all_but<Pending>();
     ptx::mbarrier_arrive(ptx::shared_address(&shared_.grad_q_empty[buffer]));
   }
 

@@ -16,6 +16,7 @@
 #include "cuda/hopper/backward_products.cuh"
 #include "cuda/hopper/backward_rich.cuh"
 #include "cuda/hopper/backward_warpgroup.cuh"
+#include "cuda/ptx/shared_access.cuh"
 
 namespace rootdk::cuda::hopper {
 
@@ -51,6 +52,7 @@ class GradVWarpgroup : BackwardWarpgroup<C> {
         step<true>();
       }
       const KeyTile tile = this->this_tile();
+      __syncwarp();  // all lanes have read it
       release(offsetof(Shared, k_empty), k_.stage);
       k_.advance();
       this->store_rows(grad_v_, 1.f, p_.grad_v, p_.rule.value_dim, tile);
@@ -119,8 +121,7 @@ class GradVWarpgroup : BackwardWarpgroup<C> {
     if constexpr (Base::kRich) {
       if (p_.rule.dropout.active()) mark_dropped(s, p_, rich_place(), exchange(offsetof(Exchange, kept)));
     }
-    hand_over(s);
-    __syncwarp();  // the rows have been read
+    hand_over(s);  // with a __syncwarp(): the rows have been read
     release(offsetof(Shared, q_empty), q_.stage);
     q_.advance();
     if constexpr (Base::kRich) {
@@ -179,6 +180,7 @@ class GradKWarpgroup : BackwardWarpgroup<C> {
         step<true>();
       }
       const KeyTile tile = this->this_tile();
+      __syncwarp();  // all lanes have read it
       release(offsetof(Shared, k_empty), k_.stage);
       k_.advance();
       this->store_rows(grad_k_, p_.rule.scale, p_.grad_k, p_.rule.head_dim, tile);

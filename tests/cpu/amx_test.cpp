@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "conformance/cases.h"
 #include "cpu/amx_emulated.h"
 #include "cpu/forward.h"
+#include "cpu/forward_plan.h"
 #include "cpu/processor.h"
 
 namespace rootdk::test {
@@ -50,6 +53,37 @@ TEST(Amx, EmulatedTilesGiveWhatAvx512Bf16Gives) {
     ++cases;
   }
   EXPECT_GT(cases, 50);
+}
+
+// Several blocks of rows and tiles of keys, cut into spans by a limit: pieces under way end at each span.
+TEST(Amx, EmulatedTilesGiveTheSameBitsForAnyWorkspaceAndThreads) {
+  if (!cpu::processor().avx512bf16) GTEST_SKIP() << "this processor has no avx512_bf16";
+  AttentionCase problem = make_case(
+      {.name = "amx_spans", .heads = 2, .kv_heads = 1, .q_len = 150, .kv_len = 1700, .head_dim = 64}, DType::bf16);
+  AttentionParams params = problem.params();
+  params.causal = true;
+  const auto run = [&](std::size_t limit, int threads) {
+    Outputs outputs(problem);
+    const Execution execution{.executor = &shared_executor(threads), .workspace_limit = limit};
+    const ForwardCall call = make_forward_call(
+        problem.q.view(), problem.k.view(), problem.v.view(), outputs.out, params,
+        {.lse = outputs.lse, .entropy = outputs.entropy, .column_mass = outputs.column_mass}, execution);
+    const cpu::ForwardPlan plan = cpu::plan_forward(call, cpu::emulated_amx_kernels(), threads);
+    EXPECT_EQ(plan.whole(), limit == 0);
+    EXPECT_TRUE(limit == 0 || plan.bytes() <= limit) << plan.bytes();
+    cpu::run_forward(call, cpu::emulated_amx_kernels());
+    return outputs;
+  };
+  const Outputs wanted = run(0, 1);
+  for (std::size_t limit : {std::size_t{0}, std::size_t{5} << 17, std::size_t{6} << 17}) {
+    for (int threads : {1, 3}) {
+      const Outputs actual = run(limit, threads);
+      for (auto tensor : {&Outputs::out, &Outputs::lse, &Outputs::entropy, &Outputs::column_mass}) {
+        EXPECT_EQ(std::memcmp((actual.*tensor).view().data, (wanted.*tensor).view().data, (wanted.*tensor).bytes()), 0)
+            << "a limit of " << limit << " bytes, " << threads << " threads";
+      }
+    }
+  }
 }
 
 }  // namespace

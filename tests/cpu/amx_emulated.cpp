@@ -24,22 +24,22 @@ struct Tiles {
       }
     }
   }
-  static void load(uint16_t (&tile)[16][32], const void* p, ptrdiff_t stride) {
+  static void load(uint16_t (&tile)[16][32], const void* p, std::ptrdiff_t stride) {
     for (int i = 0; i < 16; ++i) __builtin_memcpy(tile[i], static_cast<const char*>(p) + i * stride, 64);
   }
-  static void load_sum(int sum, const float* p, ptrdiff_t stride) {
+  static void load_sum(int sum, const float* p, std::ptrdiff_t stride) {
     for (int i = 0; i < 16; ++i) {
       __builtin_memcpy(registers.sum[sum][i], reinterpret_cast<const char*>(p) + i * stride, 64);
     }
   }
-  static void load_00(const float* p, ptrdiff_t stride) { load_sum(0, p, stride); }
-  static void load_01(const float* p, ptrdiff_t stride) { load_sum(1, p, stride); }
-  static void load_10(const float* p, ptrdiff_t stride) { load_sum(2, p, stride); }
-  static void load_11(const float* p, ptrdiff_t stride) { load_sum(3, p, stride); }
-  static void load_left_0(const void* p, ptrdiff_t stride) { load(registers.left[0], p, stride); }
-  static void load_left_1(const void* p, ptrdiff_t stride) { load(registers.left[1], p, stride); }
-  static void load_right_0(const void* p, ptrdiff_t stride) { load(registers.right[0], p, stride); }
-  static void load_right_1(const void* p, ptrdiff_t stride) { load(registers.right[1], p, stride); }
+  static void load_00(const float* p, std::ptrdiff_t stride) { load_sum(0, p, stride); }
+  static void load_01(const float* p, std::ptrdiff_t stride) { load_sum(1, p, stride); }
+  static void load_10(const float* p, std::ptrdiff_t stride) { load_sum(2, p, stride); }
+  static void load_11(const float* p, std::ptrdiff_t stride) { load_sum(3, p, stride); }
+  static void load_left_0(const void* p, std::ptrdiff_t stride) { load(registers.left[0], p, stride); }
+  static void load_left_1(const void* p, std::ptrdiff_t stride) { load(registers.left[1], p, stride); }
+  static void load_right_0(const void* p, std::ptrdiff_t stride) { load(registers.right[0], p, stride); }
+  static void load_right_1(const void* p, std::ptrdiff_t stride) { load(registers.right[1], p, stride); }
 
   static float widen(uint16_t x) { return __builtin_bit_cast(float, static_cast<uint32_t>(x) << 16); }
   static void multiply(int sum, int left, int right) {
@@ -57,13 +57,13 @@ struct Tiles {
   static void multiply_10() { multiply(2, 1, 0); }
   static void multiply_11() { multiply(3, 1, 1); }
 
-  static void store(int sum, float* p, ptrdiff_t stride) {
+  static void store(int sum, float* p, std::ptrdiff_t stride) {
     for (int i = 0; i < 16; ++i) __builtin_memcpy(reinterpret_cast<char*>(p) + i * stride, registers.sum[sum][i], 64);
   }
-  static void store_00(float* p, ptrdiff_t stride) { store(0, p, stride); }
-  static void store_01(float* p, ptrdiff_t stride) { store(1, p, stride); }
-  static void store_10(float* p, ptrdiff_t stride) { store(2, p, stride); }
-  static void store_11(float* p, ptrdiff_t stride) { store(3, p, stride); }
+  static void store_00(float* p, std::ptrdiff_t stride) { store(0, p, stride); }
+  static void store_01(float* p, std::ptrdiff_t stride) { store(1, p, stride); }
+  static void store_10(float* p, std::ptrdiff_t stride) { store(2, p, stride); }
+  static void store_11(float* p, std::ptrdiff_t stride) { store(3, p, stride); }
 };
 
 }  // namespace

@@ -364,7 +364,7 @@ def test_a_masked_array_is_refused():
     q, k, v = random_arrays()
     with pytest.raises(TypeError, match="the mask of a masked array would be lost"):
         rootdk.attention(numpy.ma.array(q, mask=q > 0), k, v)
-    with pytest.raises(TypeError, match="k is a numpy.ma.core.MaskedArray"):
+    with pytest.raises(TypeError, match="k is a numpy.ma.*MaskedArray"):
         rootdk.attention(q, numpy.ma.array(k, mask=k > 0), v)
 
 

@@ -154,7 +154,9 @@ class TorchKind(Kind):
         }
         self._types = {code: dtype for dtype, code in self._codes.items()}
         self._plain = (torch.Tensor, torch.nn.Parameter)
-        self._forward_ad, self._tracing_state = torch.autograd.forward_ad, torch._C._get_tracing_state
+        # Private to PyTorch: where a version has no such name, nothing is noticed.
+        self._forward_ad = torch.autograd.forward_ad
+        self._tracing_state = getattr(torch._C, "_get_tracing_state", lambda: None)
         compiler = getattr(torch, "compiler", None)
         self._is_compiling: Callable[[], bool] = getattr(compiler, "is_compiling", lambda: False)
 
@@ -204,7 +206,8 @@ class TorchKind(Kind):
     def needs_operator(self, q: Any, k: Any, v: Any, tensors: Optional[Dict[str, Any]]) -> bool:
         if self._is_compiling() or type(q) not in self._plain:  # subclasses see what they are used for
             return True
-        if self._forward_ad._current_level >= 0:  # where autograd tells that there is no forward derivative
+        # Autograd tells that there is no forward derivative.
+        if getattr(self._forward_ad, "_current_level", -1) >= 0:
             return True
         if self._tracing_state() is not None:
             raise RuntimeError("rootdk: torch.jit.trace would record the memory of the result alone; use torch.compile")

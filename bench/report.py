@@ -12,8 +12,8 @@ import sys
 
 WIDTH, HEIGHT = 760, 420
 LEFT, RIGHT, TOP, BOTTOM = 70, 20, 30, 60
-COLOURS = {"f32": "#1f6feb", "bf16": "#d1570a", "f16": "#2da44e", "i8": "#8250df"}
-BYTES = {"f32": 4, "bf16": 2, "f16": 2, "i8": 1}
+COLOURS = {"f32": "#1f6feb", "bf16": "#d1570a", "f16": "#2da44e", "i8": "#8250df", "f8e4m3": "#bf3989"}
+BYTES = {"f32": 4, "bf16": 2, "f16": 2, "i8": 1, "f8e4m3": 1}
 OPACITY = {"forward": 0.85, "backward": 0.45, "decode": 0.85}
 
 

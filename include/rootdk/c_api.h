@@ -31,7 +31,8 @@ typedef enum rootdk_dtype {
   ROOTDK_I32 = 4,
   ROOTDK_I64 = 5,
   ROOTDK_BOOL = 6,
-  ROOTDK_I8 = 7
+  ROOTDK_I8 = 7,
+  ROOTDK_F8E4M3 = 8
 } rootdk_dtype;
 typedef enum rootdk_device_kind { ROOTDK_CPU = 0, ROOTDK_CUDA = 1 } rootdk_device_kind;
 typedef enum rootdk_score { ROOTDK_DOT = 0, ROOTDK_COSINE = 1, ROOTDK_ADDITIVE = 2 } rootdk_score;
@@ -237,7 +238,7 @@ typedef enum rootdk_kv_layout { ROOTDK_KV_CONTIGUOUS = 0, ROOTDK_KV_PAGED = 1 } 
 typedef struct rootdk_kv_cache_config {
   size_t struct_size;
   int32_t layout; /* rootdk_kv_layout */
-  int32_t dtype;  /* ROOTDK_F32, ROOTDK_BF16, ROOTDK_F16 or ROOTDK_I8 */
+  int32_t dtype;  /* ROOTDK_F32, ROOTDK_BF16, ROOTDK_F16, ROOTDK_I8 or ROOTDK_F8E4M3 */
   int64_t layers, kv_heads, head_dim, value_dim;
   int64_t page_size, pages;
   int64_t max_sequences, max_len;

@@ -8,8 +8,18 @@
 namespace rootdk {
 
 // Element types. Attention computes on f32, bf16 and f16 (and f64, on the reference alone); the integer types carry
-// lengths, positions, masks and quantised caches.
-enum class DType : std::int32_t { f32 = 0, bf16 = 1, f16 = 2, f64 = 3, i32 = 4, i64 = 5, boolean = 6, i8 = 7 };
+// lengths, positions and masks; i8 and f8e4m3 are what quantised caches hold.
+enum class DType : std::int32_t {
+  f32 = 0,
+  bf16 = 1,
+  f16 = 2,
+  f64 = 3,
+  i32 = 4,
+  i64 = 5,
+  boolean = 6,
+  i8 = 7,
+  f8e4m3 = 8
+};
 
 constexpr std::size_t size_of(DType type) {
   switch (type) {
@@ -20,7 +30,8 @@ constexpr std::size_t size_of(DType type) {
     case DType::bf16:
     case DType::f16: return 2;
     case DType::boolean:
-    case DType::i8: return 1;
+    case DType::i8:
+    case DType::f8e4m3: return 1;
   }
   return 0;
 }
@@ -35,6 +46,7 @@ constexpr std::string_view name_of(DType type) {
     case DType::i64: return "i64";
     case DType::boolean: return "bool";
     case DType::i8: return "i8";
+    case DType::f8e4m3: return "f8e4m3";
   }
   return "unknown";
 }
@@ -42,6 +54,9 @@ constexpr std::string_view name_of(DType type) {
 constexpr bool is_floating(DType type) {
   return type == DType::f32 || type == DType::bf16 || type == DType::f16 || type == DType::f64;
 }
+
+// What a cache holds with a scale for each row.
+constexpr bool is_quantised(DType type) { return type == DType::i8 || type == DType::f8e4m3; }
 
 // bfloat16: the upper half of a float32. Conversion rounds to nearest, ties to even; NaN stays NaN.
 struct BFloat16 {
@@ -95,6 +110,39 @@ struct Float16 {
   }
 };
 
+// e4m3: a sign, four bits of exponent, three of mantissa; subnormals, NaN, no infinity. Conversion rounds to nearest,
+// ties to even; what is too large becomes the largest number, 448; NaN stays NaN.
+struct Float8E4M3 {
+  static constexpr double kLargest = 448;
+  std::uint8_t bits = 0;
+
+  Float8E4M3() = default;
+  constexpr explicit Float8E4M3(double value) : bits(round(value)) {}
+  constexpr explicit operator float() const {
+    const std::uint32_t magnitude = bits & 0x7fu, sign = static_cast<std::uint32_t>(bits & 0x80u) << 24;
+    if (magnitude == 0x7fu) return std::bit_cast<float>(sign | 0x7fc00000u);
+    // The bits stand where a float has them, with an exponent that is 120 too small, subnormals included.
+    return std::bit_cast<float>(sign | magnitude << 20) * 0x1p120f;
+  }
+
+ private:
+  static constexpr std::uint8_t round(double value) {
+    const auto word = std::bit_cast<std::uint64_t>(value);
+    const auto sign = static_cast<std::uint8_t>(word >> 56 & 0x80u);
+    const std::uint64_t magnitude = word & ~(std::uint64_t{1} << 63);
+    if (magnitude > std::uint64_t{0x7ff} << 52) return sign | 0x7fu;
+    if (magnitude >= std::bit_cast<std::uint64_t>(kLargest)) return sign | 0x7eu;
+    if (magnitude < std::bit_cast<std::uint64_t>(0x1p-6)) {
+      // Subnormal result: adding 2^43, whose last bit is 2^-9, makes the addition do the rounding.
+      const double shifted = std::bit_cast<double>(magnitude) + 0x1p43;
+      return static_cast<std::uint8_t>(sign | (std::bit_cast<std::uint64_t>(shifted) & 0xfu));
+    }
+    constexpr int kDropped = 49;  // bits of the mantissa
+    const std::uint64_t half = (std::uint64_t{1} << (kDropped - 1)) - 1 + (magnitude >> kDropped & 1u);
+    return static_cast<std::uint8_t>(sign | (magnitude - (std::uint64_t{1016} << 52) + half) >> kDropped);
+  }
+};
+
 // Maps a C++ element type to its DType.
 template <class T>
 struct DTypeOf;
@@ -129,6 +177,10 @@ struct DTypeOf<bool> {
 template <>
 struct DTypeOf<std::int8_t> {
   static constexpr DType value = DType::i8;
+};
+template <>
+struct DTypeOf<Float8E4M3> {
+  static constexpr DType value = DType::f8e4m3;
 };
 
 template <class T>

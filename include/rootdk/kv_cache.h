@@ -32,8 +32,8 @@ enum class KvLayout : std::int32_t {
 };
 
 // The memory of a cache. Pages come first, so that one page of one head is one block: page_size rows. A contiguous
-// cache has max_sequences pages of max_len tokens. Scales belong to int8: element = integer * scale of its (token,
-// head).
+// cache has max_sequences pages of max_len tokens. Scales belong to i8 and f8e4m3: element = number * scale of its
+// (token, head).
 struct KvStorage {
   TensorView k = {};         // [layers, pages, kv_heads, page_size, head_dim]
   TensorView v = {};         // [layers, pages, kv_heads, page_size, value_dim]
@@ -43,7 +43,7 @@ struct KvStorage {
 
 struct KvCacheConfig {
   KvLayout layout = KvLayout::paged;
-  DType dtype = DType::bf16;  // f32, bf16, f16, or i8 with a scale per (token, head)
+  DType dtype = DType::bf16;  // f32, bf16, f16, or i8 or f8e4m3 with a scale per (token, head)
   std::int64_t layers = 1;    // layers share sequences and page tables; each has its own keys and values
   std::int64_t kv_heads = 0;
   std::int64_t head_dim = 0;
@@ -74,7 +74,7 @@ struct KvCacheUsage {
 // One page of one layer, as it lies in memory.
 struct KvPage {
   ConstTensorView k = {}, v = {};                // [kv_heads, page_size, head_dim or value_dim]
-  ConstTensorView k_scales = {}, v_scales = {};  // [kv_heads, page_size]; int8 alone
+  ConstTensorView k_scales = {}, v_scales = {};  // [kv_heads, page_size]; i8 and f8e4m3 alone
   std::int64_t references = 0;                   // sequences that hold it
 };
 

@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, Optional, Sequence, Tuple, TypeVar
 from . import _buffer, _structs
 from ._abi import PACK_TENSOR
 from ._buffer import Buffer
-from ._structs import DTYPE_NAMES, DTYPE_SIZES
+from ._structs import ARRAY_TYPES, DTYPE_SIZES
 
 Shape = Tuple[int, ...]
 _INT32_RANGE = (-(2**31), 2**31 - 1)  # what is outside stays an end of it, and so too large for the library
@@ -100,7 +100,7 @@ class NumpyKind(Kind):
         if x.dtype.name == "bfloat16" and x.dtype.itemsize == 2:  # ml_dtypes and those who speak like it
             self._types.setdefault(_structs.BF16, x.dtype)
             return self._codes.setdefault(x.dtype, _structs.BF16)
-        raise TypeError(f"rootdk: {name} has the type {x.dtype}, which is none of " + ", ".join(DTYPE_NAMES))
+        raise TypeError(f"rootdk: {name} has the type {x.dtype}, which is none of {ARRAY_TYPES}")
 
     def pack(self, memory: Any, offset: int, x: Any, name: str, rank: int = 0) -> None:
         code = self._codes.get(x.dtype)
@@ -166,7 +166,7 @@ class TorchKind(Kind):
     def code(self, x: Any, name: str) -> int:
         code = self._codes.get(x.dtype)
         if code is None:
-            raise TypeError(f"rootdk: {name} has the type {x.dtype}, which is none of " + ", ".join(DTYPE_NAMES))
+            raise TypeError(f"rootdk: {name} has the type {x.dtype}, which is none of {ARRAY_TYPES}")
         return code
 
     def pack(self, memory: Any, offset: int, x: Any, name: str, rank: int = 0) -> None:

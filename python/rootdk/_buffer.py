@@ -156,7 +156,7 @@ def from_dlpack(x: Any, name: str) -> Buffer:
     if code is None:
         raise TypeError(
             f"rootdk: {name} has the DLPack type (code {tensor.code}, {tensor.bits} bits, {tensor.lanes} "
-            "lanes), which is none of " + ", ".join(_structs.DTYPE_NAMES)
+            "lanes), which is none of " + _structs.ARRAY_TYPES
         )
     shape = tuple(tensor.shape[: tensor.ndim])
     strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else contiguous_strides(shape)

@@ -18,8 +18,15 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 _LAYOUTS = {"contiguous": 0, "paged": 1}
-_DTYPES = {"f32": _structs.F32, "bf16": _structs.BF16, "f16": _structs.F16, "i8": _structs.I8}
-_DTYPE_NAMES = {"float32": "f32", "bfloat16": "bf16", "float16": "f16", "int8": "i8"}
+_DTYPES = {
+    "f32": _structs.F32,
+    "bf16": _structs.BF16,
+    "f16": _structs.F16,
+    "i8": _structs.I8,
+    "f8e4m3": _structs.F8E4M3,
+}
+_QUANTISED = (_structs.I8, _structs.F8E4M3)
+_DTYPE_NAMES = {"float32": "f32", "bfloat16": "bf16", "float16": "f16", "int8": "i8", "float8_e4m3fn": "f8e4m3"}
 
 
 class KvUsage(NamedTuple):
@@ -54,8 +61,8 @@ class KvCache:
         out = sequence.attend(q)      # [1, heads, tokens, head_dim]: the last tokens, over everything before them
 
     Paged, the memory is `pages` pages of page_size tokens, shared by all sequences; contiguous, it is max_sequences
-    blocks of max_len tokens. dtype is "f32", "bf16", "f16", or "i8" with a scale for each token and head; k, v and q may
-    have any type. The memory is the cache's own, or PyTorch's where `device` names a CUDA device.
+    blocks of max_len tokens. dtype is "f32", "bf16", "f16", or with a scale for each token and head "i8" or "f8e4m3";
+    k, v and q may have any type. The memory is the cache's own, or PyTorch's where `device` names a CUDA device.
 
     `append` and `attend` of the cache serve many sequences in one call. Calls from several threads take turns."""
 
@@ -244,13 +251,15 @@ class _Storage:
         value_dim = config.value_dim or config.head_dim
         self.tensors["k"] = torch.zeros(*rows, config.head_dim, dtype=dtype, device=where)
         self.tensors["v"] = torch.zeros(*rows, value_dim, dtype=dtype, device=where)
-        if config.dtype == _structs.I8:
+        if config.dtype in _QUANTISED:
             self.tensors["k_scales"] = torch.zeros(rows, device=where)
             self.tensors["v_scales"] = torch.zeros(rows, device=where)
         config.device_kind, config.device_index = _structs.CUDA, index
         self._described = (_structs.Tensor * len(self.tensors))()
         for description, (name, tensor) in zip(self._described, self.tensors.items()):
             kind_of(tensor, name).pack(description, 0, tensor, name)
+            if name in ("k", "v"):
+                description.dtype = config.dtype
             setattr(config, name, ctypes.addressof(description))
 
 

@@ -2,9 +2,10 @@
 
 import ctypes
 
-F32, BF16, F16, F64, I32, I64, BOOL, I8 = range(8)
-DTYPE_NAMES = ("f32", "bf16", "f16", "f64", "i32", "i64", "bool", "i8")
-DTYPE_SIZES = (4, 2, 2, 8, 4, 8, 1, 1)
+F32, BF16, F16, F64, I32, I64, BOOL, I8, F8E4M3 = range(9)
+DTYPE_NAMES = ("f32", "bf16", "f16", "f64", "i32", "i64", "bool", "i8", "f8e4m3")
+ARRAY_TYPES = ", ".join(DTYPE_NAMES[:F8E4M3])  # f8e4m3 is what a cache holds
+DTYPE_SIZES = (4, 2, 2, 8, 4, 8, 1, 1, 1)
 CPU, CUDA = 0, 1
 SCORES = {"dot": 0, "cosine": 1, "additive": 2}
 MAX_RANK = 6

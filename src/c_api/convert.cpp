@@ -18,8 +18,8 @@ TensorView view(const rootdk_tensor* tensor) {
   if (!tensor) return result;
   require(tensor->rank >= 0 && tensor->rank <= kMaxRank, "c_api: tensor rank ", tensor->rank, " is not in 0 to ",
           kMaxRank);
-  require(tensor->dtype >= ROOTDK_F32 && tensor->dtype <= ROOTDK_I8, "c_api: tensor dtype ", tensor->dtype,
-          " is not in 0 to ", static_cast<int>(ROOTDK_I8));
+  require(tensor->dtype >= ROOTDK_F32 && tensor->dtype <= ROOTDK_F8E4M3, "c_api: tensor dtype ", tensor->dtype,
+          " is not in 0 to ", static_cast<int>(ROOTDK_F8E4M3));
   require(tensor->device_kind == ROOTDK_CPU || tensor->device_kind == ROOTDK_CUDA, "c_api: tensor device_kind ",
           tensor->device_kind, " is neither cpu (0) nor cuda (1)");
   result.data = tensor->data;

@@ -22,8 +22,8 @@ std::int64_t slot_of(SequenceId id) { return static_cast<std::int64_t>(id) & ((s
 std::int64_t number(SequenceId id) { return static_cast<std::int64_t>(id); }
 
 void check_sizes(const KvCacheConfig& c) {
-  require(c.dtype == DType::f32 || c.dtype == DType::bf16 || c.dtype == DType::f16 || c.dtype == DType::i8,
-          "kv_cache: dtype ", name_of(c.dtype), " is none of f32, bf16, f16, i8");
+  require(c.dtype == DType::f32 || c.dtype == DType::bf16 || c.dtype == DType::f16 || is_quantised(c.dtype),
+          "kv_cache: dtype ", name_of(c.dtype), " is none of f32, bf16, f16, i8, f8e4m3");
   require(c.layers >= 1 && c.kv_heads >= 1 && c.head_dim >= 1 && c.value_dim >= 1, "kv_cache: layers ", c.layers,
           ", kv_heads ", c.kv_heads, ", head_dim ", c.head_dim, " and value_dim ", c.value_dim, " must be at least 1");
   constexpr std::int64_t kMany = std::int64_t{1} << 31;
@@ -76,11 +76,11 @@ void check_storage(const KvCacheConfig& c) {
   const KvStorage& s = c.storage;
   check_part(c, "storage.k", s.k, c.dtype, {c.layers, c.pages, c.kv_heads, c.page_size, c.head_dim});
   check_part(c, "storage.v", s.v, c.dtype, {c.layers, c.pages, c.kv_heads, c.page_size, c.value_dim});
-  if (c.dtype == DType::i8) {
+  if (is_quantised(c.dtype)) {
     check_part(c, "storage.k_scales", s.k_scales, DType::f32, {c.layers, c.pages, c.kv_heads, c.page_size});
     check_part(c, "storage.v_scales", s.v_scales, DType::f32, {c.layers, c.pages, c.kv_heads, c.page_size});
   } else {
-    require(!s.k_scales.defined() && !s.v_scales.defined(), "kv_cache: scales belong to i8, the cache is ",
+    require(!s.k_scales.defined() && !s.v_scales.defined(), "kv_cache: scales belong to i8 and f8e4m3, the cache is ",
             name_of(c.dtype));
   }
 }
@@ -91,7 +91,7 @@ void take_memory(const KvCacheConfig& c, HostMemory& memory, KvStorage& storage)
   const std::int64_t v[] = {c.layers, c.pages, c.kv_heads, c.page_size, c.value_dim};
   storage.k = TensorView(nullptr, c.dtype, k);
   storage.v = TensorView(nullptr, c.dtype, v);
-  if (c.dtype == DType::i8) {
+  if (is_quantised(c.dtype)) {
     storage.k_scales = TensorView(nullptr, DType::f32, std::span(k).first(4));
     storage.v_scales = TensorView(nullptr, DType::f32, std::span(k).first(4));
   }

@@ -24,8 +24,17 @@ struct Part {
   bool rotated = false;
 };
 
-// As in the reference: the largest magnitude becomes 127, and a row that is not finite gets the scale NaN.
-float quantise(const std::vector<double>& row, std::int8_t* to) {
+std::int8_t nearest(double x, std::int8_t) {
+  constexpr double kRoundToInteger = 0x1.8p52;  // adding it leaves no room for a fraction
+  const double bounded = x < -127 ? -127 : x > 127 ? 127 : x;
+  return static_cast<std::int8_t>((bounded + kRoundToInteger) - kRoundToInteger);
+}
+Float8E4M3 nearest(double x, Float8E4M3) { return Float8E4M3(x); }
+
+// As in the reference: the largest magnitude becomes the largest number of the type, and a row that is not finite gets
+// the scale NaN.
+template <class Stored>
+float quantise(const std::vector<double>& row, double largest_stored, Stored* to) {
   double largest = 0;
   bool finite = true;
   for (const double x : row) {
@@ -33,17 +42,12 @@ float quantise(const std::vector<double>& row, std::int8_t* to) {
     finite = finite && magnitude <= std::numeric_limits<double>::max();
     largest = magnitude > largest ? magnitude : largest;
   }
-  const auto scale = finite ? static_cast<float>(largest / 127) : std::numeric_limits<float>::quiet_NaN();
+  const auto scale = finite ? static_cast<float>(largest / largest_stored) : std::numeric_limits<float>::quiet_NaN();
   if (!(scale > 0)) {
     std::memset(to, 0, row.size());
     return scale;
   }
-  constexpr double kRoundToInteger = 0x1.8p52;  // adding it leaves no room for a fraction
-  for (std::size_t d = 0; d < row.size(); ++d) {
-    const double x = row[d] / scale;
-    const double bounded = x < -127 ? -127 : x > 127 ? 127 : x;
-    to[d] = static_cast<std::int8_t>((bounded + kRoundToInteger) - kRoundToInteger);
-  }
+  for (std::size_t d = 0; d < row.size(); ++d) to[d] = nearest(row[d] / scale, Stored{});
   return scale;
 }
 
@@ -56,7 +60,11 @@ void store_wide(const Part& part, const From* from, std::int64_t offset, const R
   for (std::size_t d = 0; d < row.size(); ++d) row[d] = to_double(from[d]);
   if (part.rotated) rotation.apply(row, cosine, sine);
   if (part.pages.dtype == DType::i8) {
-    part.scales.as<float>()[offset] = quantise(row, part.pages.as<std::int8_t>() + offset * dim);
+    part.scales.as<float>()[offset] = quantise(row, 127, part.pages.as<std::int8_t>() + offset * dim);
+    return;
+  }
+  if (part.pages.dtype == DType::f8e4m3) {
+    part.scales.as<float>()[offset] = quantise(row, Float8E4M3::kLargest, part.pages.as<Float8E4M3>() + offset * dim);
     return;
   }
   with_floating_type(part.pages.dtype, [&](auto type) {
@@ -98,7 +106,7 @@ void append_token(const AppendCall& call, const KvSpan& span, std::int64_t i) {
         const std::int64_t block = (call.layer * part.pages.size(1) + page) * shape.kv_heads + head;
         const std::int64_t offset = block * shape.page_size + position % shape.page_size;
         const From* from = &rows(0, head, span.row + i, 0);
-        if (part.rotated || part.pages.dtype == DType::i8) {
+        if (part.rotated || is_quantised(part.pages.dtype)) {
           store_wide(part, from, offset, call.rotation, cosine, sine, row);
         } else {
           store_plain(part, from, offset);

@@ -20,6 +20,7 @@ CacheKind cache_kind(DType dtype) {
     case DType::bf16: return CacheKind::bf16;
     case DType::f16: return CacheKind::f16;
     case DType::i8: return CacheKind::i8;
+    case DType::f8e4m3: return CacheKind::f8e4m3;
     default: return CacheKind::f32;
   }
 }

@@ -10,7 +10,7 @@
 
 namespace rootdk::cpu {
 
-enum class CacheKind : int32_t { f32, bf16, f16, i8 };
+enum class CacheKind : int32_t { f32, bf16, f16, i8, f8e4m3 };
 
 // Keys are found in groups of 16 that never cross a page, scored in tiles of 32 or 64 (which, the type of the cache
 // says), and summed in chunks of 1024. All three begin at multiples of their size, counted from position 0 of the
@@ -30,7 +30,7 @@ constexpr int kMaxHeadsTogether = 16;
 struct CachedKeys {
   const void* k = nullptr;
   const void* v = nullptr;
-  const float* k_scales = nullptr;  // int8: [page_size] at p * scale_page_stride
+  const float* k_scales = nullptr;  // quantised: [page_size] at p * scale_page_stride
   const float* v_scales = nullptr;
   int64_t k_page_stride = 0, v_page_stride = 0, scale_page_stride = 0;
   const int32_t* pages = nullptr;  // logical page -> page; negative: evicted

@@ -23,6 +23,7 @@ std::string_view type_name(DType dtype) {
     case DType::i64: return "I64";
     case DType::boolean: return "BOOL";
     case DType::i8: return "I8";
+    case DType::f8e4m3: return "F8_E4M3";
   }
   fail("safetensors: element type ", static_cast<int>(dtype), " is unknown");
 }

@@ -12,16 +12,23 @@
 namespace rootdk::reference {
 namespace {
 
-// int8: the largest magnitude becomes 127. A row that is not finite gets the scale NaN, so that it shows.
-float quantise(const std::vector<double>& row, std::int8_t* to) {
+std::int8_t nearest(double x, std::int8_t) {
+  return static_cast<std::int8_t>(std::lrint(std::fmin(std::fmax(x, -127), 127)));
+}
+Float8E4M3 nearest(double x, Float8E4M3) { return Float8E4M3(x); }
+
+// The largest magnitude becomes the largest number of the type. A row that is not finite gets the scale NaN, so that it
+// shows.
+template <class Stored>
+float quantise(const std::vector<double>& row, double largest_stored, Stored* to) {
   double largest = 0;
   for (const double x : row) {
     if (!std::isfinite(x)) largest = std::numeric_limits<double>::quiet_NaN();
     if (std::fabs(x) > largest) largest = std::fabs(x);
   }
-  const auto scale = static_cast<float>(largest / 127);
+  const auto scale = static_cast<float>(largest / largest_stored);
   for (std::size_t d = 0; d < row.size(); ++d) {
-    to[d] = scale > 0 ? static_cast<std::int8_t>(std::lrint(std::fmin(std::fmax(row[d] / scale, -127), 127))) : 0;
+    to[d] = scale > 0 ? nearest(row[d] / scale, Stored{}) : Stored{};
   }
   return scale;
 }
@@ -36,7 +43,11 @@ struct Part {
 void store_row(const Part& part, std::vector<double>& row, std::int64_t offset) {
   const auto dim = static_cast<std::int64_t>(row.size());
   if (part.pages.dtype == DType::i8) {
-    part.scales.as<float>()[offset] = quantise(row, part.pages.as<std::int8_t>() + offset * dim);
+    part.scales.as<float>()[offset] = quantise(row, 127, part.pages.as<std::int8_t>() + offset * dim);
+    return;
+  }
+  if (part.pages.dtype == DType::f8e4m3) {
+    part.scales.as<float>()[offset] = quantise(row, Float8E4M3::kLargest, part.pages.as<Float8E4M3>() + offset * dim);
     return;
   }
   with_floating_type(part.pages.dtype, [&](auto type) {

@@ -18,7 +18,7 @@ constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 
 double max_or_nan(double a, double b) { return std::isnan(a) || b < a ? a : b; }
 
-// One head of k or v, element by element: integer times scale for int8.
+// One head of k or v, element by element: number times scale where the cache is quantised.
 class CachedHead {
  public:
   CachedHead(const ConstTensorView& pages, const ConstTensorView& scales, const KvShape& shape, std::int64_t kv_head)
@@ -26,9 +26,11 @@ class CachedHead {
 
   double operator()(const KvSpan& span, std::int64_t position, std::int64_t d) const {
     const std::int64_t page = span.pages[position / page_size_], token = position % page_size_;
-    if (pages_.dtype == DType::i8) {
-      return read<std::int8_t, 4>(pages_)(page, kv_head_, token, d) *
-             static_cast<double>(read<float, 3>(scales_)(page, kv_head_, token));
+    if (is_quantised(pages_.dtype)) {
+      const double number = pages_.dtype == DType::i8
+                                ? read<std::int8_t, 4>(pages_)(page, kv_head_, token, d)
+                                : static_cast<float>(read<Float8E4M3, 4>(pages_)(page, kv_head_, token, d));
+      return number * static_cast<double>(read<float, 3>(scales_)(page, kv_head_, token));
     }
     return with_floating_type(
         pages_.dtype, [&](auto type) { return to_double(read<decltype(type), 4>(pages_)(page, kv_head_, token, d)); });

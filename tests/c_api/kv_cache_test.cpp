@@ -193,7 +193,8 @@ TEST_P(CApiKvCache, ForksTrimsAndEvictsAsCppDoes) {
 
 INSTANTIATE_TEST_SUITE_P(LayoutsAndTypes, CApiKvCache,
                          testing::Combine(testing::Values(ROOTDK_KV_CONTIGUOUS, ROOTDK_KV_PAGED),
-                                          testing::Values(ROOTDK_F32, ROOTDK_BF16, ROOTDK_F16, ROOTDK_I8)));
+                                          testing::Values(ROOTDK_F32, ROOTDK_BF16, ROOTDK_F16, ROOTDK_I8,
+                                                          ROOTDK_F8E4M3)));
 
 TEST(CApiKvCacheStorage, LivesInTheCallersMemory) {
   rootdk_kv_cache_config config = small_config(ROOTDK_KV_PAGED, ROOTDK_F32);

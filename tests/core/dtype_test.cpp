@@ -81,6 +81,40 @@ TYPED_TEST(HalfTypes, OverflowsToInfinity) {
   EXPECT_TRUE(std::isinf(static_cast<float>(TypeParam(std::numeric_limits<float>::max()))));
 }
 
+// By definition: 2^(exponent - 7) (1 + mantissa / 8), 2^-6 mantissa / 8 where the exponent is 0.
+double e4m3_by_definition(int magnitude) {
+  const int exponent = magnitude / 8, mantissa = magnitude % 8;
+  return exponent ? std::ldexp(1 + mantissa / 8.0, exponent - 7) : std::ldexp(mantissa / 8.0, -6);
+}
+
+TEST(Float8E4M3, AllPatternsWidenByDefinitionAndComeBack) {
+  for (int bits = 0; bits < 256; ++bits) {
+    Float8E4M3 x;
+    x.bits = static_cast<std::uint8_t>(bits);
+    const auto value = static_cast<float>(x);
+    if (bits % 128 == 127) {
+      EXPECT_TRUE(std::isnan(value));
+    } else {
+      EXPECT_EQ(value, (bits < 128 ? 1 : -1) * e4m3_by_definition(bits % 128)) << bits;
+    }
+    EXPECT_EQ(Float8E4M3(value).bits, bits);
+  }
+}
+
+TEST(Float8E4M3, RoundsToNearestEvenAndStaysFinite) {
+  for (int bits = 0; bits < 126; ++bits) {
+    const double middle = (e4m3_by_definition(bits) + e4m3_by_definition(bits + 1)) / 2, step = 1e-9 * middle;
+    EXPECT_EQ(Float8E4M3(middle).bits, bits + bits % 2) << bits;
+    EXPECT_EQ(Float8E4M3(middle - step).bits, bits) << bits;
+    EXPECT_EQ(Float8E4M3(-middle - step).bits, (bits + 1) | 0x80) << bits;
+  }
+  for (const double large : {448.0, 470.0, 1e300, std::numeric_limits<double>::infinity()}) {
+    EXPECT_EQ(static_cast<float>(Float8E4M3(large)), 448.0f);
+    EXPECT_EQ(static_cast<float>(Float8E4M3(-large)), -448.0f);
+  }
+  EXPECT_TRUE(std::isnan(static_cast<float>(Float8E4M3(std::numeric_limits<double>::quiet_NaN()))));
+}
+
 TEST(DType, SizesAndNames) {
   EXPECT_EQ(size_of(DType::bf16), 2u);
   EXPECT_EQ(size_of(DType::f64), 8u);

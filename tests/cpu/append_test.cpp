@@ -60,7 +60,7 @@ TEST_P(CpuAppend, WritesWhatTheReferenceWrites) {
 
 std::vector<AppendCase> cases() {
   std::vector<AppendCase> all;
-  for (const DType cache : {DType::f32, DType::bf16, DType::f16, DType::i8}) {
+  for (const DType cache : {DType::f32, DType::bf16, DType::f16, DType::i8, DType::f8e4m3}) {
     for (const DType from : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
       for (const bool rotated : {false, true}) all.push_back({cache, from, rotated});
     }

@@ -78,7 +78,7 @@ class Twins {
     c.device = cuda_memory().device();
     c.storage.k = place(c.dtype, {1, c.pages, kKvHeads, c.page_size, kDim});
     c.storage.v = place(c.dtype, {1, c.pages, kKvHeads, c.page_size, kDim});
-    if (c.dtype == DType::i8) {
+    if (is_quantised(c.dtype)) {
       c.storage.k_scales = place(DType::f32, {1, c.pages, kKvHeads, c.page_size});
       c.storage.v_scales = place(DType::f32, {1, c.pages, kKvHeads, c.page_size});
     }

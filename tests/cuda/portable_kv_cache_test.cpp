@@ -21,7 +21,7 @@ class PortableKvCache : public testing::Test {
 };
 
 constexpr DType kQueryTypes[] = {DType::f32, DType::bf16, DType::f16};
-constexpr DType kCacheTypes[] = {DType::f32, DType::bf16, DType::f16, DType::i8};
+constexpr DType kCacheTypes[] = {DType::f32, DType::bf16, DType::f16, DType::i8, DType::f8e4m3};
 
 // Everything is computed in f32, so that the output is rounded once.
 double tolerance_of(DType q) { return q == DType::f32 ? 2e-5 : q == DType::bf16 ? 4e-3 : 6e-4; }

@@ -128,7 +128,8 @@ TEST_P(LongCaches, KeysThatARowDoesNotReadMayHoldAnything) {
   EXPECT_TRUE(std::isnan(doubles(out.view().slice(2, 5, 6)).front()));
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, LongCaches, testing::Values(DType::f32, DType::bf16, DType::f16, DType::i8),
+INSTANTIATE_TEST_SUITE_P(Types, LongCaches,
+                         testing::Values(DType::f32, DType::bf16, DType::f16, DType::i8, DType::f8e4m3),
                          [](const auto& info) { return std::string(name_of(info.param)); });
 
 }  // namespace

@@ -87,7 +87,7 @@ class World {
     c.device = config_.memory->device();
     c.storage.k = place(c.dtype, {c.layers, pages, c.kv_heads, page_size, c.head_dim});
     c.storage.v = place(c.dtype, {c.layers, pages, c.kv_heads, page_size, value_dim});
-    if (c.dtype == DType::i8) {
+    if (is_quantised(c.dtype)) {
       c.storage.k_scales = place(DType::f32, {c.layers, pages, c.kv_heads, page_size});
       c.storage.v_scales = place(DType::f32, {c.layers, pages, c.kv_heads, page_size});
     }
@@ -382,14 +382,18 @@ class World {
            [&](auto head, auto d) { return element(model.tokens[static_cast<std::size_t>(j)], is_value, head, d); });
     }
     if (rope() && !is_value) rootdk::rope(x, x, *rope());
-    if (c.dtype != DType::i8) return convert(convert(x, c.dtype), DType::f64);
+    if (!is_quantised(c.dtype)) return convert(convert(x, c.dtype), DType::f64);
     for (std::size_t row = 0; row < static_cast<std::size_t>(c.kv_heads * kv_len); ++row) {
       const auto values =
           x.values<double>().subspan(row * static_cast<std::size_t>(dim), static_cast<std::size_t>(dim));
       double largest = 0;
       for (const double value : values) largest = std::max(largest, std::fabs(value));
-      const auto scale = static_cast<double>(static_cast<float>(largest / 127));
-      for (double& value : values) value = std::nearbyint(value / scale) * scale;
+      const bool integers = c.dtype == DType::i8;
+      const auto scale = static_cast<double>(static_cast<float>(largest / (integers ? 127 : 448)));
+      for (double& value : values) {
+        const double x = value / scale;
+        value = scale * (integers ? std::nearbyint(x) : static_cast<float>(Float8E4M3(x)));
+      }
     }
     return x;
   }

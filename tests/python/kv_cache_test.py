@@ -13,7 +13,7 @@ from conftest import random_arrays
 
 import rootdk
 
-TOLERANCES = {"f32": 2e-6, "bf16": 3e-2, "f16": 4e-3, "i8": 3e-2}
+TOLERANCES = {"f32": 2e-6, "bf16": 3e-2, "f16": 4e-3, "i8": 3e-2, "f8e4m3": 8e-2}
 
 
 def small_cache(layout="paged", dtype="f32", **sizes):
@@ -205,7 +205,7 @@ def test_types_by_any_name(dtype):
 
 
 BAD_CACHES = [
-    ({"dtype": "f64"}, "dtype is 'f64', expected one of f32, bf16, f16, i8"),
+    ({"dtype": "f64"}, "dtype is 'f64', expected one of f32, bf16, f16, i8, f8e4m3"),
     ({"layout": "round"}, "layout is 'round', expected one of contiguous, paged"),
     ({"page_size": 17}, "page_size 17 is not a multiple of 16 in 16 to 256"),
     ({"pages": 0}, "pages 0 must be at least 1"),

@@ -70,6 +70,14 @@ void print_text(const DecodeBenchCase& c, const DecodeBenchResult& r) {
 }
 
 // On the CPU decoding reads a KV cache.
+// A cache may have types that tensors do not have.
+DType cache_dtype(const std::string& name) {
+  for (const DType quantised : {DType::i8, DType::f8e4m3}) {
+    if (name == name_of(quantised)) return quantised;
+  }
+  return parse_dtype(name).value_or(DType::f32);
+}
+
 void run_decode(const BenchOptions& options) {
   const BenchCase& b = options.bench;
   DecodeBenchCase bench{.batch = b.batch,
@@ -84,7 +92,7 @@ void run_decode(const BenchOptions& options) {
                         .threads = b.threads,
                         .repeat = b.repeat,
                         .target = b.target};
-  bench.dtype = options.dtype == "i8" ? DType::i8 : parse_dtype(options.dtype).value_or(DType::f32);
+  bench.dtype = cache_dtype(options.dtype);
   bench = bench.resolved();
   const DecodeBenchResult result = run_decode_bench(bench);
   if (options.json) {
@@ -97,7 +105,7 @@ void run_decode(const BenchOptions& options) {
 void run_bench(const BenchOptions& options) {
   if (options.bench.decode && options.device != "cuda") return run_decode(options);
   BenchCase bench = options.bench;
-  bench.dtype = options.dtype == "i8" ? DType::i8 : parse_dtype(options.dtype).value_or(DType::f32);
+  bench.dtype = cache_dtype(options.dtype);
   bench.cuda = options.device == "cuda";
   bench.naive = !options.no_naive;
   bench = bench.resolved();
@@ -119,7 +127,7 @@ void add_attention_bench(CLI::App& bench, const char* name, const char* help, co
   };
   if (defaults.decode) {
     verb->add_option("--dtype", options->dtype, "Element type of the cache (default f32)")
-        ->check(CLI::IsMember({"f32", "bf16", "f16", "i8"}));
+        ->check(CLI::IsMember({"f32", "bf16", "f16", "i8", "f8e4m3"}));
     verb->add_option("--page", c.page, "Tokens of a page of the cache, 16 to 256 (default 0: contiguous)")
         ->check(CLI::Range(std::int64_t{0}, std::int64_t{256}))
         ->type_name("N");

@@ -134,7 +134,7 @@ class CacheProblem {
  public:
   explicit CacheProblem(const BenchCase& c)
       : bench_(c), memory_(make_memory(DeviceKind::cuda)), cache_(placed_config(c, *memory_)) {
-    const DType dtype = c.dtype == DType::i8 ? DType::bf16 : c.dtype;
+    const DType dtype = is_quantised(c.dtype) ? DType::bf16 : c.dtype;
     q_ = normal_values(*memory_, dtype, {1, c.heads, c.batch * c.len, c.head_dim}, 1);
     out_ = memory_->allocate(dtype, std::vector{std::int64_t{1}, c.heads, c.batch * c.len, c.value_dim});
     fill(normal_values(*memory_, dtype, {1, c.kv_heads, c.kv_len, c.head_dim}, 2),
@@ -168,7 +168,7 @@ class CacheProblem {
     const auto allocate = [&](DType dtype, std::vector<std::int64_t> shape) { return memory.allocate(dtype, shape); };
     config.storage.k = allocate(c.dtype, {1, pages, c.kv_heads, page_size, c.head_dim});
     config.storage.v = allocate(c.dtype, {1, pages, c.kv_heads, page_size, c.value_dim});
-    if (c.dtype == DType::i8) {
+    if (is_quantised(c.dtype)) {
       config.storage.k_scales = allocate(DType::f32, {1, pages, c.kv_heads, page_size});
       config.storage.v_scales = allocate(DType::f32, {1, pages, c.kv_heads, page_size});
     }
@@ -265,7 +265,7 @@ BenchResult measure(const BenchCase& bench) {
 
 BenchResult run_cuda_bench(const BenchCase& given) {
   const BenchCase bench = given.resolved();
-  const bool cache = bench.page > 0 || bench.dtype == DType::i8;
+  const bool cache = bench.page > 0 || is_quantised(bench.dtype);
   require(!cache || bench.decode, "bench: a cache of ", name_of(bench.dtype), " with pages of ", bench.page,
           " tokens belongs to decode");
   return cache ? measure<CacheProblem>(bench) : measure<DeviceProblem>(bench);

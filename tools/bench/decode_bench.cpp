@@ -38,7 +38,7 @@ class DecodeProblem {
  public:
   explicit DecodeProblem(const DecodeBenchCase& c)
       : bench_(c),
-        q_dtype_(c.dtype == DType::i8 ? DType::bf16 : c.dtype),
+        q_dtype_(is_quantised(c.dtype) ? DType::bf16 : c.dtype),
         cache_(cache_config(c)),
         q_(normal_values(q_dtype_, {1, c.heads, c.batch * c.tokens, c.head_dim}, 1)),
         out_(q_dtype_, {1, c.heads, c.batch * c.tokens, c.value_dim}) {

@@ -16,7 +16,7 @@ namespace rootdk::tools {
 enum class PageOrder { filled, random };
 
 struct DecodeBenchCase {
-  DType dtype = DType::bf16;  // of the cache; queries have the same, or bf16 where the cache is i8
+  DType dtype = DType::bf16;  // of the cache; queries have the same, or bf16 where the cache is quantised
   std::int64_t batch = 1, heads = 32, kv_heads = 8, kv_len = 32768, head_dim = 128, value_dim = 0;  // 0: as head_dim
   std::int64_t page = 0;  // tokens of a page; 0: contiguous
   PageOrder page_order = PageOrder::random;
@@ -25,7 +25,7 @@ struct DecodeBenchCase {
   std::string target;
 
   DecodeBenchCase resolved() const;
-  // Keys and values that one call reads, without the scales of i8.
+  // Keys and values that one call reads, without the scales of quantised caches.
   double bytes() const;
 };
 

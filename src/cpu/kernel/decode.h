@@ -81,7 +81,7 @@ class DecodeKernel {
       : block_(block),
         rule_(*block.rule),
         row_blocks_((block.row_count + kRowBlock - 1) / kRowBlock),
-        scaled_(block.cache.kind == CacheKind::i8),
+        scaled_(block.cache.kind == CacheKind::i8 || block.cache.kind == CacheKind::f8e4m3),
         scratch_(block.scratch, block.head_dim, block.value_dim, row_blocks_) {}
 
   // Forgets what the states held, makes the queries ready, and finds the first tile; total is 0 where there is none.

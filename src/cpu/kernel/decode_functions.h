@@ -9,12 +9,13 @@
 namespace rootdk::cpu {
 namespace {
 
-template <class F32, class Bf16, class F16, class Int8>
+template <class F32, class Bf16, class F16, class Int8, class E4m3>
 struct DecodeFunctions {
   static size_t scratch_bytes(int head_dim, int value_dim, int rows) {
     const size_t each[] = {
         DecodeScratch<F32>::bytes(head_dim, value_dim, rows), DecodeScratch<Bf16>::bytes(head_dim, value_dim, rows),
-        DecodeScratch<F16>::bytes(head_dim, value_dim, rows), DecodeScratch<Int8>::bytes(head_dim, value_dim, rows)};
+        DecodeScratch<F16>::bytes(head_dim, value_dim, rows), DecodeScratch<Int8>::bytes(head_dim, value_dim, rows),
+        DecodeScratch<E4m3>::bytes(head_dim, value_dim, rows)};
     size_t most = 0;
     for (const size_t bytes : each) most = bytes > most ? bytes : most;
     return most;
@@ -26,6 +27,7 @@ struct DecodeFunctions {
       case CacheKind::bf16: return run_chunk<Bf16>(blocks, count);
       case CacheKind::f16: return run_chunk<F16>(blocks, count);
       case CacheKind::i8: return run_chunk<Int8>(blocks, count);
+      case CacheKind::f8e4m3: return run_chunk<E4m3>(blocks, count);
     }
   }
 

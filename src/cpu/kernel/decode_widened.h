@@ -25,6 +25,29 @@ struct StoredInt8 {
   }
 };
 
+// e4m3 likewise. Its bits stand where a float has them, with an exponent that is 120 too small. NaN is never stored.
+struct StoredE4m3 {
+  using Type = uint8_t;
+  static Vec load(const uint8_t* p) {
+    float lanes[kWidth];
+    for (int i = 0; i < kWidth; ++i) lanes[i] = widen(p[i]);
+    return Simd::load(lanes);
+  }
+  static Vec load_first(const uint8_t* p, int n) {
+    float lanes[kWidth] = {};
+    for (int i = 0; i < n; ++i) lanes[i] = widen(p[i]);
+    return Simd::load(lanes);
+  }
+
+ private:
+  static float widen(uint8_t x) {
+    const uint32_t bits = (x & 0x80u) << 24 | (x & 0x7fu) << 20;
+    float scaled;
+    __builtin_memcpy(&scaled, &bits, sizeof scaled);
+    return scaled * 0x1p120f;
+  }
+};
+
 // Elements widened to f32, kWidth at a time.
 template <class Stored, class Values = WidenOnce>
 struct WidenedLanes : Values {

@@ -10,7 +10,8 @@ namespace rootdk::cpu {
 const DecodeTable& avx512bf16_decode() {
   static constexpr DecodeTable kTable =
       DecodeFunctions<WidenedAvx512<Stored<ElementKind::f32>, InOrder>, PairedProduct<Bf16Pairs>,
-                      WidenedAvx512<Stored<ElementKind::f16>>, PairedProduct<Int8Pairs>>::table();
+                      WidenedAvx512<Stored<ElementKind::f16>>, PairedProduct<Int8Pairs>,
+                      WidenedAvx512<StoredE4m3>>::table();
   return kTable;
 }
 

@@ -15,7 +15,7 @@ using Product = WidenedProduct<WidenedLanes<Stored, Values>>;
 const DecodeTable& baseline_decode() {
   static constexpr DecodeTable kTable =
       DecodeFunctions<Product<Stored<ElementKind::f32>, InOrder>, Product<Stored<ElementKind::bf16>>,
-                      Product<Stored<ElementKind::f16>>, Product<StoredInt8>>::table();
+                      Product<Stored<ElementKind::f16>>, Product<StoredInt8>, Product<StoredE4m3>>::table();
   return kTable;
 }
 

@@ -2,10 +2,7 @@
 
 // Decode: few queries against many keys. One description for host and device.
 
-#include <cuda_bf16.h>
-
 #include <cstdint>
-#include <type_traits>
 
 #include "cuda/hopper/forward_config.h"
 
@@ -13,9 +10,8 @@ namespace rootdk::cuda::hopper {
 
 // Where keys and values come from.
 enum class KeySource : std::int32_t {
-  tensor,      // [batch, kv_heads, kv_len, dim]
-  pages,       // pages of a cache, of the queries' type, through a table for each sequence
-  int8_pages,  // the same with integers and a scale for each key: converted on the way to the products
+  tensor,  // [batch, kv_heads, kv_len, dim]
+  pages,   // pages of a cache, of the queries' type, through a table for each sequence
 };
 
 // All query rows that share a key head, at most 64, form one tile. The work is bound by memory: what counts is bytes in
@@ -25,9 +21,6 @@ struct DecodeConfig {
   using Element = Element_;
   static constexpr KeySource kSource = Source;
   static constexpr bool kPaged = Source != KeySource::tensor;
-  static constexpr bool kInt8 = Source == KeySource::int8_pages;
-  // Weights times the scales of int8 values have any magnitude: f16 would lose the small ones.
-  using ValueElement = std::conditional_t<kInt8, __nv_bfloat16, Element>;
 
   static constexpr Tuning kTuning{.early_token = 0};
   static constexpr bool kRanged = true;
@@ -36,22 +29,15 @@ struct DecodeConfig {
   static constexpr int kBlockKv = 64;
   static constexpr int kBlocksPerMultiprocessor = HeadDim <= 128 ? 2 : 1;
 
-  // 16-bit tiles; int8 ones wait in a ring of their own, and only few at a time are converted.
-  static constexpr int kStages = kInt8 ? (HeadDim == 64 ? 2 : 1) : HeadDim == 64 ? 6 : HeadDim == 192 ? 4 : 3;
-  static constexpr int kRawStages = kInt8 ? (HeadDim == 64 ? 6 : 3) : 0;
+  static constexpr int kStages = HeadDim == 64 ? 6 : HeadDim == 192 ? 4 : 3;
 
-  // Warps: four consumers, the producer, and for int8 three converters. With converters and two blocks a multiprocessor
-  // there are 128 registers a thread: consumers then take some from the other warpgroup.
+  // Four consumer warps and the producer.
   static constexpr int kConsumerThreads = 128;
-  static constexpr int kConverterThreads = kInt8 ? 96 : 0;
-  static constexpr int kThreads = kConsumerThreads + 32 + kConverterThreads;
-  static constexpr bool kMovesRegisters = kInt8 && kBlocksPerMultiprocessor == 2;
-  static constexpr int kConsumerRegisters = 168, kOtherRegisters = 88;
+  static constexpr int kThreads = kConsumerThreads + 32;
 
   static constexpr int kPanels = (HeadDim + 63) / 64;
   static constexpr int kQPanelBytes = kBlockQ * 128, kKvPanelBytes = kBlockKv * 128;
   static constexpr int kQBytes = kPanels * kQPanelBytes, kKvBytes = kPanels * kKvPanelBytes;
-  static constexpr int kRawBytes = kBlockKv * HeadDim;
 };
 
 // The rows of one query tile and one key head against parts [first_part, last_part) of the keys.
@@ -59,7 +45,9 @@ struct DecodePart {
   int batch;  // of q, out and the statistics
   int row;    // of the first query in them
   int tile, kv_head;
-  int tokens;    // queries of the tile
+  int rows;        // of the tile: pairs of a query and a head, heads first
+  int first_head;  // of the group, of the first row
+  int tokens;      // queries of the tile
   int position;  // of the first
   int keys;      // how many exist
   int keeps_first;
@@ -79,19 +67,6 @@ struct DecodeStorage {
   DecodePart part;  // here, not in registers, which the consumers need
 };
 
-// What int8 pages need on top: tiles as they lie in memory, row by row, and the scales of the converted ones.
-template <class C>
-struct Int8Storage {
-  DecodeStorage<C> tiles;
-  alignas(128) std::uint8_t raw_k[C::kRawStages][C::kRawBytes];
-  alignas(128) std::uint8_t raw_v[C::kRawStages][C::kRawBytes];
-  alignas(16) float k_scales[C::kStages][C::kBlockKv];
-  alignas(16) float v_scales[C::kStages][C::kBlockKv];
-  std::uint64_t raw_full[C::kRawStages], raw_empty[C::kRawStages];
-};
-template <class C>
-using StorageOf = std::conditional_t<C::kInt8, Int8Storage<C>, DecodeStorage<C>>;
-
 inline constexpr int kDecodeRows = 64;           // of a tile: queries times the heads of a group
 inline constexpr int kDecodeMergeThreads = 256;  // a block for each row
 
@@ -99,14 +74,15 @@ inline constexpr int kDecodeMergeThreads = 256;  // a block for each row
 // row depend on nothing but its sequence. 32 pieces of 16 keys, the smallest page: a warp holds a chunk's pages.
 inline constexpr int kChunkKeys = 512, kPieceKeys = 16;
 
-// A query tile over pages: up to 64 rows of one sequence.
+// A query tile over pages: rows of one sequence, pairs of a token and a head of the group, heads first.
 struct PagedTile {
-  int row = 0;       // of q and out, of the first token
-  int tokens = 0;    // of the tile
-  int position = 0;  // of the first
+  int row = 0;         // of q and out, of the first token
+  int rows = 0;        // of the tile
+  int first_head = 0;  // of the group, of the first row
+  int position = 0;    // of the first token
   int evicted_begin = 0, evicted_end = 0;
   int table = 0;  // where the sequence's page table begins
-  int unused[2] = {};
+  int unused = 0;
 };
 
 // The cache of a call; nothing for a tensor.
@@ -125,6 +101,7 @@ struct DecodeKernel {
   const void* function = nullptr;  // void(ForwardMaps, ForwardParams, PagedKeys)
   const void* merge = nullptr;     // void(ForwardParams, PagedKeys)
   int head_dim = 0, block_kv = 0;
+  int rows = 0;  // of a query tile
   int blocks_per_multiprocessor = 0;
   int threads = 0;
   int shared_bytes = 0;

@@ -41,9 +41,11 @@ __device__ __forceinline__ DecodePart decode_part(const ForwardParams& p, const 
     part.tile = blockIdx.x / runs / kv_heads;
     const PagedTile tile = pages.tiles[part.tile];
     part.row = tile.row;
-    part.tokens = tile.tokens;
+    part.rows = tile.rows;
+    part.first_head = tile.first_head;
+    part.tokens = (tile.first_head + tile.rows - 1) / p.group + 1;
     part.position = tile.position;
-    part.keys = tile.position + tile.tokens;
+    part.keys = tile.position + part.tokens;
     part.keeps_first = pages.keeps_first;
     part.evicted_begin = tile.evicted_begin;
     part.evicted_end = tile.evicted_end;
@@ -56,6 +58,7 @@ __device__ __forceinline__ DecodePart decode_part(const ForwardParams& p, const 
     part.kv_head = blockIdx.x / p.splits % kv_heads;
     part.batch = part.tile = blockIdx.x / p.splits / kv_heads;
     part.tokens = p.q_len;
+    part.rows = p.q_len * p.group;
     part.position = p.kv_len - p.q_len;
     part.keys = p.kv_lengths.data ? visible_keys(p, part.batch) : p.kv_len;
     part.last_part = part.first_part + 1;
@@ -64,8 +67,8 @@ __device__ __forceinline__ DecodePart decode_part(const ForwardParams& p, const 
   return part;
 }
 
-// Calls body(part, j) for every key tile that some row sees, in order. Producer, converters and consumers walk alike;
-// `begin` and `end` are called around each part.
+// Calls body(part, j) for every key tile that some row sees, in order. Producer and consumers walk alike; `begin`
+// and `end` are called around each part.
 template <class C, class Begin, class Body, class End>
 __device__ __forceinline__ void walk_parts(const DecodePart& part, const ForwardParams& p, Begin begin, Body body,
                                            End end) {

@@ -5,6 +5,7 @@
 
 #include <array>
 
+#include "cuda/hopper/byte_decode_config.h"
 #include "cuda/hopper/decode_config.h"
 #include "cuda/hopper/forward_config.h"
 #include "rootdk/dtype.h"
@@ -36,6 +37,8 @@ DecodeKernel tensor_decode_kernel();
 // Decode over the pages of a cache. Padding costs no bandwidth, so that there are fewer head_dims.
 inline constexpr std::array<int, 3> kPagedHeadDims = {64, 128, 256};
 template <class Element, int HeadDim>
-DecodeKernel paged_decode_kernel(bool int8);
+DecodeKernel paged_decode_kernel();
+template <class Element, int HeadDim>
+DecodeKernel byte_decode_kernel_of(ByteType stored, bool many_rows);
 
 }  // namespace rootdk::cuda::hopper

@@ -44,6 +44,12 @@ __device__ __forceinline__ void for_each_score(float (&s)[N], Body body) {
   }
 }
 
+// The offset of the last column that for_each_score() names.
+template <int N>
+constexpr int last_offset(const float (&)[N]) {
+  return 2 * N - 7;
+}
+
 // Keys outside [begin, end) get -inf.
 template <int N>
 __device__ __forceinline__ void mask_outside(float (&s)[N], const int (&begin)[2], const int (&end)[2], int column) {
@@ -67,8 +73,8 @@ __device__ __forceinline__ float tanh_by_exp(float u) {
 
 // x <- cap tanh(scale x / cap). Caps are wide, so that nearly always every argument of a tile is small: then an odd
 // polynomial spares the special-function unit, which the exponentials keep busy.
-template <Threads Which, int N>
-__device__ __forceinline__ void softcap(float (&s)[N], const Softcap& cap) {
+template <Threads Which, class Scores>
+__device__ __forceinline__ void softcap(Scores& s, const Softcap& cap) {
   float largest[4] = {};
   for_each_score(s, [&](float& x, int r, int offset) {
     float& chain = largest[2 * r + offset % 2];
@@ -107,8 +113,8 @@ __device__ __forceinline__ void add_causal_alibi(float (&s)[N], const TilePlace&
   }
 }
 
-template <int N>
-__device__ __forceinline__ void add_alibi(float (&s)[N], const TilePlace& place, const DeviceVector<float>& slopes) {
+template <class Scores>
+__device__ __forceinline__ void add_alibi(Scores& s, const TilePlace& place, const DeviceVector<float>& slopes) {
   float slope[2], distance[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
@@ -119,8 +125,8 @@ __device__ __forceinline__ void add_alibi(float (&s)[N], const TilePlace& place,
       s, [&](float& x, int r, int offset) { x = fmaf(slope[r], fabsf(distance[r] - static_cast<float>(offset)), x); });
 }
 
-template <int N>
-__device__ __forceinline__ void add_relative_table(float (&s)[N], const TilePlace& place, const LogitTerms& terms) {
+template <class Scores>
+__device__ __forceinline__ void add_relative_table(Scores& s, const TilePlace& place, const LogitTerms& terms) {
   const float* table[2];
   int entry[2];
 #pragma unroll
@@ -133,8 +139,8 @@ __device__ __forceinline__ void add_relative_table(float (&s)[N], const TilePlac
     return kLog2e * __ldg(table[r] + clamped * terms.relative_table.column_stride);
   };
   // Far from the diagonal every distance of the tile has the same entry, the first or the last.
-  constexpr int kLastOffset = 2 * N - 7;
-  const auto one_entry = [&](int r) { return entry[r] <= 0 || entry[r] - kLastOffset >= terms.relative_entries - 1; };
+  const int last = last_offset(s);
+  const auto one_entry = [&](int r) { return entry[r] <= 0 || entry[r] - last >= terms.relative_entries - 1; };
   if (one_entry(0) && one_entry(1)) {
     const float all[2] = {value(0, 0), value(1, 0)};
     for_each_score(s, [&](float& x, int r, int) { x += all[r]; });
@@ -151,8 +157,8 @@ __device__ __forceinline__ const T* dense_row(const DeviceTensor& tensor, const 
          place.head[r] * tensor.head_stride + row * tensor.row_stride + place.column * tensor.column_stride;
 }
 
-template <class T, int N>
-__device__ __forceinline__ void add_bias(float (&s)[N], const TilePlace& place, const DeviceTensor& bias) {
+template <class T, class Scores>
+__device__ __forceinline__ void add_bias(Scores& s, const TilePlace& place, const DeviceTensor& bias) {
   const T* row[2] = {dense_row<T>(bias, place, 0), dense_row<T>(bias, place, 1)};
   const int columns = place.kv_len - place.column;
   for_each_score(s, [&](float& x, int r, int offset) {
@@ -160,8 +166,8 @@ __device__ __forceinline__ void add_bias(float (&s)[N], const TilePlace& place, 
   });
 }
 
-template <int N>
-__device__ __forceinline__ void apply_mask(float (&s)[N], const TilePlace& place, const DeviceTensor& mask) {
+template <class Scores>
+__device__ __forceinline__ void apply_mask(Scores& s, const TilePlace& place, const DeviceTensor& mask) {
   const std::uint8_t* row[2] = {dense_row<std::uint8_t>(mask, place, 0), dense_row<std::uint8_t>(mask, place, 1)};
   const int columns = place.kv_len - place.column;
   for_each_score(s, [&](float& x, int r, int offset) {
@@ -170,8 +176,8 @@ __device__ __forceinline__ void apply_mask(float (&s)[N], const TilePlace& place
 }
 
 // Scores to logits. The terms that are known when the kernel is compiled take no decision at run time.
-template <class Element, Terms Known, Threads Which = Threads::warp, int N>
-__device__ __forceinline__ void scores_to_logits(float (&s)[N], const TilePlace& place, const ForwardParams& p) {
+template <class Element, Terms Known, Threads Which = Threads::warp, class Scores>
+__device__ __forceinline__ void scores_to_logits(Scores& s, const TilePlace& place, const ForwardParams& p) {
   const LogitTerms& terms = p.terms;
   if constexpr (Known == Terms::softcap) {
     softcap<Which>(s, terms.softcap);

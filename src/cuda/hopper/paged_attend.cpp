@@ -23,17 +23,18 @@ namespace {
 std::string refuse_shape(const AttendCall& call) {
   std::ostringstream reason;
   const KvShape& s = call.shape;
-  const bool int8 = call.k.dtype == DType::i8;
-  const std::int64_t unit = int8 ? 16 : 8, largest = kPagedHeadDims.back();
+  const bool bytes = is_quantised(call.k.dtype);
+  const std::int64_t unit = bytes ? 16 : 8, largest = kPagedHeadDims.back();
   if (call.q.dtype != DType::bf16 && call.q.dtype != DType::f16) {
     reason << "q is " << name_of(call.q.dtype) << ", needs bf16 or f16";
-  } else if (!int8 && call.k.dtype != call.q.dtype) {
-    reason << "the cache is " << name_of(call.k.dtype) << ", needs i8 or the type of q, " << name_of(call.q.dtype);
+  } else if (!bytes && call.k.dtype != call.q.dtype) {
+    reason << "the cache is " << name_of(call.k.dtype) << ", needs i8, f8e4m3 or the type of q, "
+           << name_of(call.q.dtype);
   } else if (s.head_dim > largest || s.value_dim > largest) {
     reason << "head_dim " << s.head_dim << " or value_dim " << s.value_dim << " is above " << largest;
   } else if (s.head_dim % unit != 0 || s.value_dim % unit != 0) {
     reason << "head_dim " << s.head_dim << " or value_dim " << s.value_dim << " is not a multiple of " << unit;
-  } else if (s.group() > kDecodeRows) {
+  } else if (!bytes && s.group() > kDecodeRows) {
     reason << s.group() << " query heads share a key head, more than " << kDecodeRows;
   }
   for (const KvSpan& span : call.spans) {
@@ -134,7 +135,7 @@ void run(const AttendCall& call) {
   }
   params.splits = plan.chunks;
   params.tile_rows = plan.tile_rows;
-  const int columns = call.k.dtype == DType::i8 ? plan.kernel.head_dim : 64;
+  const int columns = is_quantised(call.k.dtype) ? std::min(plan.kernel.head_dim, 128) : 64;
   const ForwardMaps maps{.q = {},
                          .k = make_tensor_map(call.k, plan.box_keys, columns),
                          .v = make_tensor_map(call.v, plan.box_keys, columns)};

@@ -16,30 +16,44 @@ constexpr std::size_t kPartAlignment = 256;
 std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 std::size_t align(std::size_t bytes) { return (bytes + kPartAlignment - 1) / kPartAlignment * kPartAlignment; }
 
+template <class Element, int HeadDim>
+DecodeKernel kernel_of(DType cache, bool many_rows) {
+  switch (cache) {
+    case DType::i8: return byte_decode_kernel_of<Element, HeadDim>(ByteType::int8, many_rows);
+    case DType::f8e4m3: return byte_decode_kernel_of<Element, HeadDim>(ByteType::e4m3, many_rows);
+    default: return paged_decode_kernel<Element, HeadDim>();
+  }
+}
 template <class Element>
-DecodeKernel kernel_of(std::int64_t dim, bool int8) {
-  const int head_dim = *std::lower_bound(kPagedHeadDims.begin(), kPagedHeadDims.end(), static_cast<int>(dim));
-  switch (head_dim) {
-    case 64: return paged_decode_kernel<Element, 64>(int8);
-    case 128: return paged_decode_kernel<Element, 128>(int8);
-    default: return paged_decode_kernel<Element, 256>(int8);
+DecodeKernel kernel_of(const AttendCall& call) {
+  constexpr std::int64_t kFewRows = 8;
+  const bool many_rows = std::any_of(call.spans.begin(), call.spans.end(),
+                                     [&](const KvSpan& span) { return span.tokens * call.shape.group() > kFewRows; });
+  const auto dim = static_cast<int>(std::max(call.shape.head_dim, call.shape.value_dim));
+  switch (*std::lower_bound(kPagedHeadDims.begin(), kPagedHeadDims.end(), dim)) {
+    case 64: return kernel_of<Element, 64>(call.k.dtype, many_rows);
+    case 128: return kernel_of<Element, 128>(call.k.dtype, many_rows);
+    default: return kernel_of<Element, 256>(call.k.dtype, many_rows);
   }
 }
 
 void cut_rows(const AttendCall& call, PagedPlan& plan) {
-  const std::int64_t group = call.shape.group(), most = kDecodeRows / group;
+  // Whole tokens where one fits into a tile.
+  const std::int64_t group = call.shape.group(), fits = plan.kernel.rows;
+  const std::int64_t most = group <= fits ? fits / group * group : fits;
   for (const KvSpan& span : call.spans) {
     if (span.tokens == 0) continue;
     const auto table = static_cast<int>(plan.tables.size());
     const std::int64_t keys = span.position + span.tokens;
     plan.tables.insert(plan.tables.end(), span.pages, span.pages + divide_up(keys, call.shape.page_size));
     plan.chunks = std::max(plan.chunks, static_cast<int>(divide_up(keys, kChunkKeys)));
-    for (std::int64_t first = 0; first < span.tokens; first += most) {
-      const std::int64_t tokens = std::min(most, span.tokens - first);
-      plan.tile_rows = std::max(plan.tile_rows, static_cast<int>(tokens * group));
-      plan.tiles.push_back({.row = static_cast<int>(span.row + first),
-                            .tokens = static_cast<int>(tokens),
-                            .position = static_cast<int>(span.position + first),
+    for (std::int64_t first = 0; first < span.tokens * group; first += most) {
+      const std::int64_t rows = std::min(most, span.tokens * group - first), token = first / group;
+      plan.tile_rows = std::max(plan.tile_rows, static_cast<int>(rows));
+      plan.tiles.push_back({.row = static_cast<int>(span.row + token),
+                            .rows = static_cast<int>(rows),
+                            .first_head = static_cast<int>(first % group),
+                            .position = static_cast<int>(span.position + token),
                             .evicted_begin = static_cast<int>(span.gap_begin),
                             .evicted_end = static_cast<int>(span.gap_end),
                             .table = table});
@@ -99,9 +113,7 @@ void place(const AttendCall& call, PagedPlan& plan) {
 
 PagedPlan plan_paged(const AttendCall& call) {
   PagedPlan plan;
-  const bool int8 = call.k.dtype == DType::i8;
-  const std::int64_t dim = std::max(call.shape.head_dim, call.shape.value_dim);
-  plan.kernel = call.q.dtype == DType::bf16 ? kernel_of<BFloat16>(dim, int8) : kernel_of<Float16>(dim, int8);
+  plan.kernel = call.q.dtype == DType::bf16 ? kernel_of<BFloat16>(call) : kernel_of<Float16>(call);
   cut_rows(call, plan);
   if (plan.tiles.empty()) return plan;
   plan.box_keys = box_keys(call, plan.kernel.block_kv);

@@ -69,14 +69,15 @@ struct SoftmaxStep {
   bool statistics = false;  // keep a and b
 };
 
-// Takes the tile's maxima into the state. correction receives the factors for everything summed so far, negated the
-// value to add to a scaled score: -(m * unit), or 0 while the row has seen no key.
-template <SoftmaxStep Step>
+// Takes the tile's maxima into the state; `Reduce` takes a maximum over the threads that share a row. correction
+// receives the factors for everything summed so far, negated the value to add to a scaled score: -(m * unit), or 0 while
+// the row has seen no key.
+template <SoftmaxStep Step, float (*Reduce)(float) = quad_max>
 __device__ __forceinline__ void advance_maxima(const float (&tile_maximum)[2], float unit, RowState& state,
                                                float (&correction)[2], float (&negated)[2]) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    float m = quad_max(tile_maximum[r]);
+    float m = Reduce(tile_maximum[r]);
     const float before = state.m[r];
     if constexpr (!Step.first) m = fmaxf(m, before);
     float scaled = m * unit;

@@ -84,7 +84,7 @@ struct AppendPart {
   std::int64_t head_stride = 0, row_stride = 0;
   void* pages = nullptr;  // [pages, kv_heads, page_size, dim]
   DType pages_dtype = DType::f32;
-  float* scales = nullptr;  // int8: [pages, kv_heads, page_size]
+  float* scales = nullptr;  // quantised: [pages, kv_heads, page_size]
   int dim = 0;
   bool rotates = false;
 };
@@ -108,19 +108,24 @@ __device__ double warp_largest(double x) {
   return x;
 }
 
-// int8: the largest magnitude becomes 127. A row that is not finite gets the scale NaN, so that it shows.
-template <class Value>
-__device__ void store_int8(const AppendPart& part, std::int64_t row, int lane, Value value) {
+__device__ inline std::int8_t nearest(double x, std::int8_t) {
+  return static_cast<std::int8_t>(lrint(fmin(fmax(x, -127.0), 127.0)));
+}
+__device__ inline Float8E4M3 nearest(double x, Float8E4M3) { return Float8E4M3(x); }
+
+// The largest magnitude becomes the largest number of the type. A row that is not finite gets the scale NaN, so that it
+// shows.
+template <class Stored, class Value>
+__device__ void store_quantised(const AppendPart& part, std::int64_t row, int lane, double largest_stored,
+                                Value value) {
   double largest = 0;
   for (int d = lane; d < part.dim; d += 32) {
     const double x = value(d);
     largest = isfinite(x) && !isnan(largest) ? fmax(largest, fabs(x)) : NAN;
   }
-  const auto scale = static_cast<float>(warp_largest(largest) / 127);
-  auto* to = static_cast<std::int8_t*>(part.pages) + row * part.dim;
-  for (int d = lane; d < part.dim; d += 32) {
-    to[d] = scale > 0 ? static_cast<std::int8_t>(lrint(fmin(fmax(value(d) / scale, -127.0), 127.0))) : 0;
-  }
+  const auto scale = static_cast<float>(warp_largest(largest) / largest_stored);
+  auto* to = static_cast<Stored*>(part.pages) + row * part.dim;
+  for (int d = lane; d < part.dim; d += 32) to[d] = scale > 0 ? nearest(value(d) / scale, Stored{}) : Stored{};
   if (lane == 0) part.scales[row] = scale;
 }
 
@@ -140,7 +145,9 @@ __global__ void __launch_bounds__(kThreads) append_rows(const __grid_constant__ 
   const std::int64_t row =
       (static_cast<std::int64_t>(place.page) * args.kv_heads + head) * args.page_size + place.in_page;
   if (part.pages_dtype == DType::i8) {
-    store_int8(part, row, lane, value);
+    store_quantised<std::int8_t>(part, row, lane, 127, value);
+  } else if (part.pages_dtype == DType::f8e4m3) {
+    store_quantised<Float8E4M3>(part, row, lane, Float8E4M3::kLargest, value);
   } else {
     for (int d = lane; d < part.dim; d += 32) store_double(part.pages, part.pages_dtype, row * part.dim + d, value(d));
   }

@@ -59,11 +59,12 @@ CUtensorMap make_tensor_map(const ConstTensorView& view, int rows, int columns) 
   }
   const cuuint32_t box[4] = {static_cast<cuuint32_t>(columns), static_cast<cuuint32_t>(rows), 1, 1};
   const cuuint32_t steps[4] = {1, 1, 1, 1};
-  const bool bytes = view.dtype == DType::i8;
+  const bool bytes = size_of(view.dtype) == 1;
   const CUtensorMapDataType type = bytes                       ? CU_TENSOR_MAP_DATA_TYPE_UINT8
                                    : view.dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
                                                                : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-  const CUtensorMapSwizzle swizzle = bytes ? CU_TENSOR_MAP_SWIZZLE_NONE : CU_TENSOR_MAP_SWIZZLE_128B;
+  const std::int64_t row_bytes = columns * element_bytes(view);
+  const CUtensorMapSwizzle swizzle = row_bytes <= 64 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B;
   CUtensorMap map;
   const CUresult status = encode_tiled()(&map, type, 4, const_cast<void*>(view.data), sizes, strides, box, steps,
                                          CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,

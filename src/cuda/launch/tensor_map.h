@@ -10,12 +10,12 @@
 
 namespace rootdk::cuda {
 
-// Why the copy engine cannot read the view ([batch, heads, len, dim] of bf16, f16 or i8); empty: it can.
+// Why the copy engine cannot read the view ([batch, heads, len, dim] of bf16, f16 or bytes); empty: it can.
 std::string tensor_map_refusal(const char* name, const ConstTensorView& view);
 
 // A view [batch, heads, len, dim] as boxes of [rows, columns], rows at most 256; coordinates are (column, row, head,
-// batch). What lies outside the tensor arrives as zeros. 16-bit elements arrive under the 128-byte swizzle, which holds
-// at most 64 columns; int8 row by row, at most 256 columns.
+// batch). What lies outside the tensor arrives as zeros. Rows of a box have at most 128 bytes, and arrive under the
+// 128-byte swizzle; those of 64 bytes under the 64-byte one.
 CUtensorMap make_tensor_map(const ConstTensorView& view, int rows, int columns);
 
 }  // namespace rootdk::cuda

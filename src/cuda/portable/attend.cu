@@ -36,6 +36,7 @@ AttendKernel kernel_of(std::int64_t value_dim) {
 
 AttendKernel kernel_for(const AttendCall& call) {
   if (call.k.dtype == DType::i8) return kernel_of<std::int8_t>(call.shape.value_dim);
+  if (call.k.dtype == DType::f8e4m3) return kernel_of<Float8E4M3>(call.shape.value_dim);
   AttendKernel kernel = nullptr;
   with_element_type(call.k.dtype,
                     [&](auto type) { kernel = kernel_of<typename decltype(type)::Type>(call.shape.value_dim); });

@@ -30,7 +30,7 @@ struct AttendTile {
 // k or v: [pages, kv_heads, page_size, dim], contiguous.
 struct CachedTensor {
   const void* data = nullptr;
-  const float* scales = nullptr;  // int8: [pages, kv_heads, page_size]
+  const float* scales = nullptr;  // quantised: [pages, kv_heads, page_size]
   int dim = 0;
   bool vectors = false;  // every row is whole 16-byte vectors
 };

@@ -53,6 +53,13 @@ __device__ __forceinline__ std::uint32_t fma_pair<__half>(std::uint32_t a, std::
   return d;
 }
 
+// Two e4m3 numbers to a pair of f16, exactly.
+__device__ __forceinline__ std::uint32_t unpack_e4m3(std::uint16_t bytes) {
+  std::uint32_t pair;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"(bytes));
+  return pair;
+}
+
 // Is no element of the pairs infinite or NaN? 0 times such an element is NaN, and NaN stays.
 template <class Element, int N>
 __device__ __forceinline__ bool all_finite(const std::uint32_t (&pairs)[N]) {

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <cstdint>
+
+// Copies to shared memory by ordinary threads, behind their back.
+namespace rootdk::cuda::ptx {
+
+// Four bytes; zeros where `valid` is false.
+__device__ __forceinline__ void copy_async_4(std::uint32_t destination, const void* source, bool valid) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(destination), "l"(source), "r"(valid ? 4 : 0)
+               : "memory");
+}
+// Arrives at the barrier once this thread's copies so far have landed.
+__device__ __forceinline__ void copy_async_arrive(std::uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+__device__ __forceinline__ void copy_async_wait_all() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+}  // namespace rootdk::cuda::ptx

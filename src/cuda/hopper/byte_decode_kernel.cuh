@@ -187,6 +187,7 @@ class ByteConsumer {
   static __device__ __forceinline__ void meet() { ptx::named_barrier_sync(1, C::kConsumerThreads); }
 
   __device__ __forceinline__ void end_part(int index) {
+    meet();  // all have read the sums of the part before
 #pragma unroll
     for (int group = 0; group < C::kRowGroups; ++group) {
 #pragma unroll

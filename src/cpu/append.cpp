@@ -4,6 +4,7 @@
 
 #include "cpu/append.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -44,7 +45,7 @@ float quantise(const std::vector<double>& row, double largest_stored, Stored* to
   }
   const auto scale = finite ? static_cast<float>(largest / largest_stored) : std::numeric_limits<float>::quiet_NaN();
   if (!(scale > 0)) {
-    std::memset(to, 0, row.size());
+    std::fill_n(to, row.size(), Stored{});
     return scale;
   }
   for (std::size_t d = 0; d < row.size(); ++d) to[d] = nearest(row[d] / scale, Stored{});

@@ -14,6 +14,23 @@ struct WidenedLanesAvx512 : WidenedLanes<Stored, Values> {
   static void store_sums(const Vec (&sums)[4][4], float* to, int stride) { store_block_sums(sums, to, stride); }
 };
 
+// e4m3 by way of f16, whose exponents are 8 larger. A byte that is extended by its sign and moved up by 7 has every bit
+// in its place, but for a copy of the sign where the exponent's first bit is.
+struct StoredE4m3Avx512 {
+  using Type = uint8_t;
+  static Vec load(const uint8_t* p) { return widen(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
+  static Vec load_first(const uint8_t* p, int n) {
+    return widen(_mm_maskz_loadu_epi8(static_cast<__mmask16>(n >= 16 ? 0xffff : (1 << n) - 1), p));
+  }
+
+ private:
+  static Vec widen(__m128i bytes) {
+    const __m256i moved = _mm256_slli_epi16(_mm256_cvtepi8_epi16(bytes), 7);
+    const __m256i halves = _mm256_and_si256(moved, _mm256_set1_epi16(static_cast<short>(0xbf80)));
+    return _mm512_mul_ps(_mm512_cvtph_ps(halves), _mm512_set1_ps(256.0f));
+  }
+};
+
 template <class Stored, class Values = WidenOnce>
 using WidenedAvx512 = WidenedProduct<WidenedLanesAvx512<Stored, Values>>;
 

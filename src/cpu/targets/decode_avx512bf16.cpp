@@ -11,7 +11,7 @@ const DecodeTable& avx512bf16_decode() {
   static constexpr DecodeTable kTable =
       DecodeFunctions<WidenedAvx512<Stored<ElementKind::f32>, InOrder>, PairedProduct<Bf16Pairs>,
                       WidenedAvx512<Stored<ElementKind::f16>>, PairedProduct<Int8Pairs>,
-                      WidenedAvx512<StoredE4m3>>::table();
+                      WidenedAvx512<StoredE4m3Avx512>>::table();
   return kTable;
 }
 

@@ -173,7 +173,8 @@ void ForwardRun::exact_weights(Slot& slot, const Pair& pair, const Step& step) {
       set_row(slot.rows[rows], pair, combined);
       slot.row_max[rows] = normalisers_[normaliser_index(pair, combined)].max;
       slot.row_scale[rows] = normalisers_[normaliser_index(pair, combined)].factor;
-      targets[static_cast<std::size_t>(rows)] = &weights(pair.span.batch_entry, pair.kv_head * group + g, w, pair.span.kv_begin);
+      targets[static_cast<std::size_t>(rows)] =
+          &weights(pair.span.batch_entry, pair.kv_head * group + g, w, pair.span.kv_begin);
       if (++rows == plan_.sizes.geometry.block_rows) run_rows();
     }
   }

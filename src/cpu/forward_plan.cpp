@@ -35,8 +35,7 @@ ForwardSizes sizes_of(const ForwardCall& call, const KernelTable& kernels, std::
   const auto block_rows = static_cast<std::size_t>(g.block_rows);
   s.slot_bytes = Workspace::aligned(kernels.forward_scratch_bytes(head_dim, value_dim)) +
                  Workspace::aligned(block_rows * static_cast<std::size_t>(s.depth) * element) +
-                 Workspace::aligned(block_rows * sizeof(QueryRow)) +
-                 Workspace::aligned(block_rows * s.state_bytes) +
+                 Workspace::aligned(block_rows * sizeof(QueryRow)) + Workspace::aligned(block_rows * s.state_bytes) +
                  Workspace::aligned(block_rows * 3 * sizeof(float)) + Workspace::aligned(normalised) +
                  Workspace::aligned(static_cast<std::size_t>(g.tile_keys) * sizeof(float)) + 16 * Workspace::kAlignment;
   return s;

@@ -48,8 +48,8 @@ struct DecodePart {
   int rows;        // of the tile: pairs of a query and a head, heads first
   int first_head;  // of the group, of the first row
   int tokens;      // queries of the tile
-  int position;  // of the first
-  int keys;      // how many exist
+  int position;    // of the first
+  int keys;        // how many exist
   int keeps_first;
   int evicted_begin, evicted_end;
   int table;

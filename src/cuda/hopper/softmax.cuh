@@ -70,8 +70,8 @@ struct SoftmaxStep {
 };
 
 // Takes the tile's maxima into the state; `Reduce` takes a maximum over the threads that share a row. correction
-// receives the factors for everything summed so far, negated the value to add to a scaled score: -(m * unit), or 0 while
-// the row has seen no key.
+// receives the factors for everything summed so far, negated the value to add to a scaled score: -(m * unit), or 0
+// while the row has seen no key.
 template <SoftmaxStep Step, float (*Reduce)(float) = quad_max>
 __device__ __forceinline__ void advance_maxima(const float (&tile_maximum)[2], float unit, RowState& state,
                                                float (&correction)[2], float (&negated)[2]) {

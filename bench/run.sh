@@ -32,7 +32,7 @@ for dtype in f32 bf16; do
   for dim in 64 128; do run backward --dtype $dtype --head-dim $dim; done
 done
 decode() { run decode --batch 1 --heads 32 --kv-heads 8 --head-dim 128 "$@"; }
-for dtype in bf16 f16 i8 f32; do
+for dtype in bf16 f16 i8 f8e4m3 f32; do
   decode --dtype $dtype --kv-len 32768
   for order in filled random; do decode --dtype $dtype --kv-len 32768 --page 16 --page-order $order; done
 done

@@ -46,6 +46,16 @@ def table(results):
     return "\n".join(rows)
 
 
+def fastest_of_each(results):
+    """One result of each case, in the order of the first ones."""
+    best = {}
+    for r in results:
+        name = label(r)
+        if name not in best or r["seconds"] < best[name]["seconds"]:
+            best[name] = r
+    return list(best.values())
+
+
 def decode_table(results):
     rows = ["| case | implementation | ms a token | ns a key | GB/s | GB/s of plain reading | of it |",
             "| --- | --- | ---: | ---: | ---: | ---: | ---: |"]
@@ -154,7 +164,7 @@ def legend():
 def main():
     source, folder = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
     results = [json.loads(line) for line in source.read_text().splitlines()]
-    decode = [r for r in results if r["operation"] == "decode"]
+    decode = fastest_of_each([r for r in results if r["operation"] == "decode"])
     beside = [r for r in results if "torch" in r]
     others = [r for r in results if r["operation"] != "decode" and "torch" not in r]
     bandwidth = 1e-9 * max(r["read_bandwidth"] for r in decode)
@@ -166,7 +176,7 @@ def main():
         "n x n matrix and a BLAS product, in f32, head by head.\n\n"
         f"{table(others)}\n\n## Decoding\n\nOne new token, 32 heads over 8, head_dim 128. Plain reading is a loop with the "
         "widest loads of the same target over memory of the same kind, measured between the runs; see "
-        "[kv_cache.md](kv_cache.md) for what limits each type.\n\n"
+        "[kv_cache.md](kv_cache.md) for what limits each type. The fastest of four processes, since the rate of memory differs from one to the next.\n\n"
         f"{decode_table(decode)}{torch_section(beside)}\n\n## Roofline\n\n![Roofline](roofline.svg)\n\nThe slope of the roofs is "
         f"{bandwidth:.0f} GB/s, what the core reads from memory.\n")
     picture = Picture(others + [with_gflops(r) for r in decode if r["kv_len"] == 32768], bandwidth)

@@ -19,10 +19,7 @@ double tolerance_of(DType q) { return q == DType::bf16 ? 2e-2 : 3e-3; }
 
 WorldConfig random_config(std::uint64_t seed) {
   std::mt19937_64 random(seed * 104729 + 7);
-  const auto pick = [&](auto... choices) {
-    const std::int64_t all[] = {choices...};
-    return all[random() % std::size(all)];
-  };
+  const auto pick = [&](auto... choices) { return pick_one(random, {choices...}); };
   WorldConfig config{.seed = seed, .target = "sm90", .memory = &cuda_memory(), .rope = random() % 2 == 0};
   config.q_dtype = random() % 2 ? DType::bf16 : DType::f16;
   config.group = pick(1, 2, 4, 5, 8, 16, 20);
@@ -34,14 +31,7 @@ WorldConfig random_config(std::uint64_t seed) {
   c.head_dim = pick(32, 64, 80, 128, 256);
   c.value_dim = random() % 2 ? 0 : pick(16, 48, 64, 128);
   c.layers = pick(1, 1, 2);
-  if (seed / 3 % 3 == 0) {
-    c.layout = KvLayout::contiguous;
-    c.max_sequences = pick(2, 4, 6);
-    c.max_len = pick(30, 77, 200);
-  } else {
-    c.page_size = pick(16, 32, 48, 64, 128);
-    c.pages = pick(4, 12, 40);
-  }
+  pick_room(c, random, seed / 3 % 3 == 0);
   return config;
 }
 

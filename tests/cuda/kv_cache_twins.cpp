@@ -25,6 +25,21 @@ bool same_row(const Tensor& a, std::int64_t row_a, const Tensor& b, std::int64_t
 
 }  // namespace
 
+std::int64_t pick_one(std::mt19937_64& random, std::initializer_list<std::int64_t> choices) {
+  return choices.begin()[random() % choices.size()];
+}
+
+void pick_room(KvCacheConfig& config, std::mt19937_64& random, bool contiguous) {
+  if (contiguous) {
+    config.layout = KvLayout::contiguous;
+    config.max_sequences = pick_one(random, {2, 4, 6});
+    config.max_len = pick_one(random, {30, 77, 200});
+  } else {
+    config.page_size = pick_one(random, {16, 32, 48, 64, 128});
+    config.pages = pick_one(random, {4, 12, 40});
+  }
+}
+
 void expect_pages_of_every_size(const std::string& target, DType q_dtype, DType cache_dtype, double tolerance) {
   for (const std::int64_t page_size : {16, 48, 64, 256}) {
     SCOPED_TRACE(std::string(name_of(q_dtype)) + " over " + std::string(name_of(cache_dtype)) + ", pages of " +

@@ -2,6 +2,8 @@
 
 // Long sequences in a cache on the device, for any implementation of attend.
 
+#include <initializer_list>
+#include <random>
 #include <string>
 #include <utility>
 
@@ -11,6 +13,11 @@
 #include "support/tensors.h"
 
 namespace rootdk::test {
+
+std::int64_t pick_one(std::mt19937_64& random, std::initializer_list<std::int64_t> choices);
+
+// A layout and little room, so that schedules fill the cache.
+void pick_room(KvCacheConfig& config, std::mt19937_64& random, bool contiguous);
 
 // The same sequence in a cache on the host and in one on the device.
 class Twins {

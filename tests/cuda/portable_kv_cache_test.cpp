@@ -28,10 +28,7 @@ double tolerance_of(DType q) { return q == DType::f32 ? 2e-5 : q == DType::bf16 
 
 WorldConfig random_config(std::uint64_t seed) {
   std::mt19937_64 random(seed * 15485863 + 3);
-  const auto pick = [&](auto... choices) {
-    const std::int64_t all[] = {choices...};
-    return all[random() % std::size(all)];
-  };
+  const auto pick = [&](auto... choices) { return pick_one(random, {choices...}); };
   WorldConfig config{.seed = seed, .target = "sm80", .memory = &cuda_memory(), .rope = random() % 2 == 0};
   config.q_dtype = kQueryTypes[random() % std::size(kQueryTypes)];
   config.tolerance = tolerance_of(config.q_dtype);
@@ -43,14 +40,7 @@ WorldConfig random_config(std::uint64_t seed) {
   c.value_dim = random() % 2 ? 0 : pick(1, 7, 64, 130, 500);
   if (config.rope && c.head_dim > 256) c.head_dim = 256;
   c.layers = pick(1, 1, 2);
-  if (seed / 4 % 3 == 0) {
-    c.layout = KvLayout::contiguous;
-    c.max_sequences = pick(2, 4, 6);
-    c.max_len = pick(30, 77, 200);
-  } else {
-    c.page_size = pick(16, 32, 48, 64, 128);
-    c.pages = pick(4, 12, 40);
-  }
+  pick_room(c, random, seed / 4 % 3 == 0);
   return config;
 }
 

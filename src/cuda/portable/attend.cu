@@ -43,7 +43,8 @@ AttendKernel kernel_for(const AttendCall& call) {
   return kernel;
 }
 
-// What travels from the host: tiles, then the page tables of all sequences, then the position of every token.
+// What travels from the host: tiles, then the page tables of all sequences, then, for RoPE, the position of every
+// token.
 struct AttendTables {
   std::vector<AttendTile> tiles;
   std::vector<std::int32_t> pages, positions;
@@ -68,6 +69,7 @@ struct AttendTables {
         tile.rows = static_cast<std::int32_t>(std::min<std::int64_t>(kAttendRows, span.tokens * group - first));
         tiles.push_back(tile);
       }
+      if (call.rotation.empty()) continue;
       const std::size_t before = positions.size();
       positions.resize(before + static_cast<std::size_t>(span.tokens));
       std::iota(positions.begin() + static_cast<std::ptrdiff_t>(before), positions.end(), whole.position);

@@ -51,12 +51,14 @@ void BackwardRun::pack_keys(const Slot& slot, const Pair& pair, std::int64_t blo
 void BackwardRun::store_keys(const Slot& slot, const Pair& pair, std::int64_t block, const KeyBlock& from) const {
   const std::int64_t size = plan_.sizes.geometry.key_block, first = block * size;
   const std::int64_t keys = std::min(size, pair.span.kv_len - first);
+  const bool transposed = plan_.sizes.geometry.transposed_sums;
   if (keys <= 0) return;
   const std::int64_t b = pair.span.batch_entry, key = pair.span.kv_begin + first;
   auto store = [&](const TensorView& to, const float* sums, std::int64_t stride, double scale, const void* source) {
     if (!to.defined()) return;
     kernels_.store_rows({.from = sums,
-                         .from_stride = stride,
+                         .from_stride = transposed ? size : stride,
+                         .transposed = transposed,
                          .rows = static_cast<int>(keys),
                          .dim = static_cast<int>(to.size(3)),
                          .scale = static_cast<float>(scale),
@@ -162,7 +164,7 @@ void BackwardRun::set_gradients(const Slot& slot, const Pair& pair, std::int64_t
   }
 }
 
-// The left operands first; the panels are made from them.
+// The left operands first; the rows are made from them.
 void BackwardRun::pack_queries(const Slot& slot, const Pair& pair, std::int64_t first_row,
                                BackwardQueries& queries) const {
   const BackwardSizes& sizes = plan_.sizes;
@@ -186,7 +188,7 @@ void BackwardRun::pack_queries(const Slot& slot, const Pair& pair, std::int64_t 
                             .rows = queries.count,
                             .dim = static_cast<int>(view.size(3)),
                             .normalise = false};
-    return kernels_.pack_values(packed, rows, sizes.query_rows * sizes.geometry.panel, nullptr);
+    return kernels_.pack_query_rows(packed, rows);
   };
   queries.q_not_finite =
       pack(call_.saved.q, call_.params.score == Score::cosine, sizes.depth, slot.q_left, slot.q_rows);
@@ -209,6 +211,7 @@ void BackwardRun::store_queries(const Slot& slot, const QueryBlock& block, const
     const std::int64_t t = pair.span.q_begin + row / group;
     kernels_.store_rows({.from = slot.grad_q + r * plan_.sizes.head_columns,
                          .from_stride = plan_.sizes.head_columns,
+                         .transposed = false,
                          .rows = rows,
                          .dim = static_cast<int>(call_.shape.head_dim),
                          .scale = static_cast<float>(call_.logit_scale),

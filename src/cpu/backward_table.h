@@ -14,6 +14,7 @@ struct BackwardGeometry {
   int rows = 0;        // rows of a register tile
   int depth_step = 1;  // the depth of a product is a multiple of it
   int key_block = 0;   // keys of a block; a multiple of panel
+  bool transposed_sums = false;  // gradients of a block of keys are summed as [dim, key_block]
 };
 
 constexpr int kBackwardRows = 192;
@@ -43,12 +44,12 @@ struct BackwardKeys {
   const void* k_rows = nullptr;  // panels of the keys, key_block rows each
   const void* v = nullptr;       // panels of the transposed values
   bool k_not_finite = false;
+  // Or transposed, where the geometry says so.
   float* grad_k = nullptr;  // [key_block, head_columns] of d loss / d score q, to be scaled; or null
   float* grad_v = nullptr;  // [key_block, value_columns]; or null
 };
 
-// One block of queries. `_left` are left operands, [rows, dim padded]; `_rows` are panels of kBackwardRows rows,
-// rounded up to whole panels, each.
+// One block of queries. `_left` are left operands, [rows, dim padded]; `_rows` are what pack_query_rows makes of them.
 struct BackwardQueries {
   const BackwardRow* rows = nullptr;
   int count = 0;
@@ -74,8 +75,9 @@ struct BackwardTile {
 // Rows of a gradient on their way out: to = from * scale. For the cosine score, from is the gradient of the normalised
 // row, and `source` the row itself.
 struct GradientRows {
-  const float* from = nullptr;
+  const float* from = nullptr;  // [rows, from_stride]
   int64_t from_stride = 0;
+  bool transposed = false;  // from is [dim, from_stride]
   int rows = 0, dim = 0;
   float scale = 1.0f;
   void* to = nullptr;
@@ -100,6 +102,9 @@ struct BackwardTable {
   void (*pack_keys)(const SourceRows& source, void* packed, float* scratch) = nullptr;
   // scratch: only where the rows are normalised.
   bool (*pack_values)(const SourceRows& source, void* packed, int64_t panel_stride, float* scratch) = nullptr;
+  // A block of left operands, as the products that sum over queries read it: panels of kBackwardRows rows, rounded up to
+  // whole panels; or where sums are transposed [dim padded, kBackwardRows]. True: it holds an infinity or a NaN.
+  bool (*pack_query_rows)(const SourceRows& source, void* packed) = nullptr;
   size_t (*scratch_bytes)(int head_dim, int value_dim) = nullptr;
   void (*tile)(const BackwardTile& tile) = nullptr;
   void (*dots)(const RowDots& dots) = nullptr;
@@ -111,6 +116,7 @@ const BackwardTable& backward_baseline_kernels();
 const BackwardTable& backward_avx2_kernels();
 const BackwardTable& backward_avx512_kernels();
 const BackwardTable& backward_avx512bf16_kernels();
+const BackwardTable& backward_amx_kernels();
 const BackwardTable& backward_neon_kernels();
 
 }  // namespace rootdk::cpu

@@ -8,12 +8,10 @@ std::string without(bool has, const char* feature) {
   return has ? std::string() : std::string("this processor has no ") + feature;
 }
 
-// Transposed operands do not fit the tiles of amx, and on its processors multiply-adds of floats outrun those of pairs
-// of bf16: its backward pass is that of avx512 (docs/performance-amx.md).
 constexpr Target kTargets[] = {
     {.name = "amx",
      .kernels = amx_kernels,
-     .backward = backward_avx512_kernels,
+     .backward = backward_amx_kernels,
      .bf16_products = true,
      .missing = [] { return without(processor().amx, "amx_bf16 that this process may use"); }},
     {.name = "avx512bf16",

@@ -1,4 +1,4 @@
-// Stands in for targets/amx.cpp with tile registers in memory; compiled for avx512bf16.
+// Stands in for targets/amx.cpp and targets/backward_amx.cpp with tile registers in memory; compiled for avx512bf16.
 #include "cpu/simd/avx512.h"
 // The vector comes first.
 
@@ -70,6 +70,8 @@ struct Tiles {
 }  // namespace rootdk::cpu
 
 #include "cpu/amx_emulated.h"
+#include "cpu/kernel/backward_amx.h"
+#include "cpu/kernel/backward_functions.h"
 #include "cpu/kernel/forward_amx.h"
 #include "cpu/kernel/pack_bf16.h"
 #include "cpu/kernel/table.h"
@@ -78,6 +80,11 @@ namespace rootdk::cpu {
 
 const KernelTable& emulated_amx_kernels() {
   static constexpr KernelTable kTable = Kernels<AmxGemm, Bf16Packing<AmxGemm>, AmxForward>::table("amx, emulated");
+  return kTable;
+}
+
+const BackwardTable& emulated_amx_backward_kernels() {
+  static constexpr BackwardTable kTable = BackwardFunctions<BackwardAmxGemm, BackwardAmxPacking, AmxBackward>::table();
   return kTable;
 }
 

@@ -5,7 +5,9 @@
 #include <cstring>
 
 #include "conformance/cases.h"
+#include "conformance/conformance.h"
 #include "cpu/amx_emulated.h"
+#include "cpu/backward.h"
 #include "cpu/forward.h"
 #include "cpu/forward_plan.h"
 #include "cpu/processor.h"
@@ -50,6 +52,23 @@ TEST(Amx, EmulatedTilesGiveWhatAvx512Bf16Gives) {
     expect_close(emulated.lse, native.lse, 1e-5, spec.name + ", lse");
     expect_close(emulated.entropy, native.entropy, 1e-3, spec.name + ", entropy");
     expect_close(emulated.column_mass, native.column_mass, 1e-3, spec.name + ", column_mass");
+    ++cases;
+  }
+  EXPECT_GT(cases, 50);
+}
+
+TEST(Amx, EmulatedTilesGiveTheGradientsOfTheReference) {
+  if (!cpu::processor().avx512bf16) GTEST_SKIP() << "this processor has no avx512_bf16";
+  const Target emulated{.name = "", .backward = [](const BackwardCall& call) {
+    cpu::run_backward(call, cpu::emulated_amx_backward_kernels());
+  }};
+  int cases = 0;
+  for (const CaseSpec& spec : conformance_cases()) {
+    if (spec.scalars.score != Score::dot) continue;
+    const AttentionCase problem = make_case(spec, DType::bf16);
+    const Results forward = run_forward(problem, {.name = "reference"}, Statistics::rows);
+    if (!backward_refusal(problem, forward, {.name = "avx512bf16"}).empty()) continue;
+    for (const std::string& line : violations(problem, run_backward(problem, forward, emulated))) ADD_FAILURE() << line;
     ++cases;
   }
   EXPECT_GT(cases, 50);

@@ -8,7 +8,12 @@
 
 #include "conformance/cases.h"
 #include "conformance/conformance.h"
+#include "cpu/backward.h"
 #include "cpu/backward_plan.h"
+#ifdef ROOTDK_EMULATED_AMX
+#include "cpu/amx_emulated.h"
+#include "cpu/processor.h"
+#endif
 #include "cpu/targets.h"
 #include "rootdk/error.h"
 
@@ -17,19 +22,30 @@ namespace {
 
 constexpr std::size_t kMebi = std::size_t{1} << 20;
 
-std::vector<std::string> runnable_targets() {
-  std::vector<std::string> names;
-  for (const cpu::Target& target : cpu::targets()) {
-    if (target.missing().empty()) names.emplace_back(target.name);
-  }
-  return names;
-}
+struct Kernels {
+  std::string name;
+  bool bf16_products;
+  void (*run)(const BackwardCall& call) = nullptr;  // null: the implementation of this name
 
-bool has_bf16_products(const std::string& name) {
-  for (const cpu::Target& target : cpu::targets()) {
-    if (target.name == name) return target.bf16_products;
+  Target on(Executor* executor = nullptr) const {
+    return {.name = run ? "" : name, .executor = executor, .backward = run};
   }
-  return false;
+};
+std::ostream& operator<<(std::ostream& stream, const Kernels& kernels) { return stream << kernels.name; }
+
+std::vector<Kernels> runnable_kernels() {
+  std::vector<Kernels> all;
+  for (const cpu::Target& target : cpu::targets()) {
+    if (target.missing().empty()) all.push_back({std::string(target.name), target.bf16_products});
+  }
+#ifdef ROOTDK_EMULATED_AMX
+  if (cpu::processor().avx512bf16) {
+    all.push_back({"emulated_amx", true, [](const BackwardCall& call) {
+                     cpu::run_backward(call, cpu::emulated_amx_backward_kernels());
+                   }});
+  }
+#endif
+  return all;
 }
 
 // Several blocks of queries and of keys, heads in groups, every kind of gradient, alone and summed over pairs.
@@ -101,19 +117,19 @@ class BackwardsExecutor final : public Executor {
   }
 };
 
-class CpuBackward : public testing::TestWithParam<std::string> {};
+class CpuBackward : public testing::TestWithParam<Kernels> {};
 
 TEST_P(CpuBackward, AnyNumberOfThreadsGivesTheSameBits) {
   BackwardsExecutor backwards;
   for (const CaseSpec& spec : backward_cases()) {
     const AttentionCase problem = make_case(spec, DType::bf16);
     const Results forward = forward_of(problem);
-    const Results one = run_backward(problem, forward, {.name = GetParam(), .executor = &shared_executor(1)});
+    const Results one = run_backward(problem, forward, GetParam().on(&shared_executor(1)));
     for (int threads : {2, 3, 7}) {
-      const Results many = run_backward(problem, forward, {.name = GetParam(), .executor = &shared_executor(threads)});
+      const Results many = run_backward(problem, forward, GetParam().on(&shared_executor(threads)));
       expect_same_bits(one, many, spec.name + " on " + std::to_string(threads) + " threads");
     }
-    expect_same_bits(one, run_backward(problem, forward, {.name = GetParam(), .executor = &backwards}),
+    expect_same_bits(one, run_backward(problem, forward, GetParam().on(&backwards)),
                      spec.name + " on an executor of the caller's own");
   }
 }
@@ -121,9 +137,9 @@ TEST_P(CpuBackward, AnyNumberOfThreadsGivesTheSameBits) {
 // The conformance grid has shapes of one block; these have several.
 TEST_P(CpuBackward, ManyBlocksGiveWhatTheReferenceGives) {
   for (const CaseSpec& spec : backward_cases()) {
-    const AttentionCase problem = make_case(spec, has_bf16_products(GetParam()) ? DType::bf16 : DType::f32);
+    const AttentionCase problem = make_case(spec, GetParam().bf16_products ? DType::bf16 : DType::f32);
     const Results forward = run_forward(problem, {.name = "reference"}, Statistics::rows);
-    for (const std::string& line : violations(problem, run_backward(problem, forward, {.name = GetParam()}))) {
+    for (const std::string& line : violations(problem, run_backward(problem, forward, GetParam().on()))) {
       ADD_FAILURE() << line;
     }
   }
@@ -138,8 +154,8 @@ TEST_P(CpuBackward, TheBatchAroundASequenceDoesNotMatter) {
   for (DataTensor* tensor : {&alone.q, &alone.k, &alone.v, &alone.grad_out}) {
     *tensor = DataTensor(tensor->view().slice(0, 0, 1), false);
   }
-  const Results all = run_backward(three, forward_of(three), {.name = GetParam()});
-  const Results first = run_backward(alone, forward_of(alone), {.name = GetParam()});
+  const Results all = run_backward(three, forward_of(three), GetParam().on());
+  const Results first = run_backward(alone, forward_of(alone), GetParam().on());
   for (const auto& [name, tensor] : first) {
     EXPECT_EQ(std::memcmp(all.at(name).view().data, tensor.view().data, tensor.bytes()), 0) << name;
   }
@@ -173,14 +189,14 @@ TEST_P(CpuBackward, NothingMaskedLeaks) {
   plant(planted.v, kSeen, kKeys);
   plant(planted.q, kSeeing, kQueries);
   plant(planted.grad_out, kSeeing, kQueries);
-  const Results wanted = run_backward(clean, forward_of(clean), {.name = GetParam()});
-  expect_close(wanted, run_backward(planted, forward_of(planted), {.name = GetParam()}));
+  const Results wanted = run_backward(clean, forward_of(clean), GetParam().on());
+  expect_close(wanted, run_backward(planted, forward_of(planted), GetParam().on()));
   const Tensor grad_q = convert(wanted.at("grad_q"), DType::f32);
   for (float x : grad_q.values<float>().last(40)) EXPECT_EQ(x, 0.0f);
 }
 
-INSTANTIATE_TEST_SUITE_P(Targets, CpuBackward, testing::ValuesIn(runnable_targets()),
-                         [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Targets, CpuBackward, testing::ValuesIn(runnable_kernels()),
+                         [](const auto& info) { return info.param.name; });
 
 // One f32 problem whose gradients are compared bit by bit between workspace limits.
 struct Problem {

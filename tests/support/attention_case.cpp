@@ -219,7 +219,11 @@ Results run_backward(const AttentionCase& problem, const Results& forward, const
     const std::size_t bytes = attention_backward_workspace(b.saved, b.upstream, b.gradients, b.params, b.execution);
     b.placement.add_workspace(b.execution, bytes);
   }
-  attention_backward(b.saved, b.upstream, b.gradients, b.params, b.execution);
+  if (target.backward) {
+    target.backward(make_backward_call(b.saved, b.upstream, b.gradients, b.params, b.execution));
+  } else {
+    attention_backward(b.saved, b.upstream, b.gradients, b.params, b.execution);
+  }
   b.placement.fetch();
   return b.outputs.results();
 }

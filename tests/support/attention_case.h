@@ -7,6 +7,7 @@
 #include <map>
 #include <string>
 
+#include "core/attention_call.h"
 #include "rootdk/attention.h"
 #include "support/device_memory.h"
 #include "support/tensors.h"
@@ -53,6 +54,7 @@ struct Target {
   std::string name;                // an implementation, or empty: whichever accepts
   DeviceMemory* memory = nullptr;  // of the device it computes on; null: the CPU
   Executor* executor = nullptr;
+  void (*backward)(const BackwardCall& call) = nullptr;  // kernels that no implementation has, in place of `name`
 };
 
 // Which statistics a forward run asks for. Implementations may support one set and refuse the other.

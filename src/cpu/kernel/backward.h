@@ -21,6 +21,7 @@ class BackwardKernel {
   using Scratch = BackwardScratch<Gemm>;
   static constexpr int kRows = Gemm::kRows;
   static constexpr int kPanel = Gemm::kPanel;
+  static constexpr bool kTransposedSums = false;
 
   // The operands of a tile stay in L2. A multiple of kRows leaves no rest in the transposed products.
   static int key_block(int head_dim, int value_dim) { return head_dim + value_dim <= 512 ? 192 : 128; }
@@ -39,6 +40,25 @@ class BackwardKernel {
         scratch_(tile.scratch, block_) {}
 
   void run() {
+    run([&](const Transposed& product) { add_transposed(product); });
+  }
+
+ protected:
+  // Columns of the block that some row of a group sees, or rows that see some column; begin is a multiple of kPanel.
+  struct Range {
+    int begin, end;
+  };
+  // to [keys, dim] += left^T right, left [rows, keys] being weights or ds, right the panels of a block of queries.
+  struct Transposed {
+    const Unit* left;
+    const Element* right;
+    bool not_finite;
+    int dim;
+    float* to;
+  };
+
+  template <class AddTransposed>
+  void run(AddTransposed add_transposed) {
     bool any = false;
     for (int group = 0; group < groups_; ++group) any |= find_range(group);
     if (!any) return;
@@ -68,17 +88,32 @@ class BackwardKernel {
     }
   }
 
+  // The rows of the groups that see any of the keys [key, key + keys) of the block.
+  Range rows_that_see(int key, int keys) const {
+    int first = 0, last = groups_;
+    auto sees = [&](int group) { return ranges_[group].begin < key + keys && ranges_[group].end > key; };
+    while (first < last && !sees(first)) ++first;
+    while (last > first && !sees(last - 1)) --last;
+    return {first * kRows, smaller(last * kRows, queries_.count)};
+  }
+
+  static float unit_part(Unit unit, int part) {
+    if constexpr (Scratch::kPairs) {
+      return Gemm::widen(static_cast<Element>(unit >> (16 * part)));
+    } else {
+      return unit;
+    }
+  }
+
  private:
-  // Columns of the block that some row of a group sees; begin is a multiple of kPanel.
-  struct Range {
-    int begin, end;
-  };
   // A group of rows on columns that they need: first is a multiple of kPanel.
   struct Run {
     int first_row, rows;
     int first, keys, columns;
   };
 
+  // Rows as the depth of a product.
+  static int padded(int rows) { return round_up(rows, Gemm::kDepthStep); }
   int group_rows(int group) const { return smaller(kRows, queries_.count - group * kRows); }
 
   bool find_range(int group) {
@@ -144,7 +179,7 @@ class BackwardKernel {
   }
 
   void clear(int group, int begin, int end) {
-    const int first = group * kRows / Gemm::kUnit, count = (group_rows(group) + Gemm::kUnit - 1) / Gemm::kUnit;
+    const int first = group * kRows / Gemm::kUnit, count = padded(group_rows(group)) / Gemm::kUnit;
     for (int r = first; r < first + count; ++r) {
       for (int t = begin; t < end; ++t) {
         scratch_.weights[r * stride_ + t] = 0;
@@ -178,6 +213,11 @@ class BackwardKernel {
     multiply_scores(run);
     multiply(run, queries_.grad_out_left, keys_.v, value_depth_, dp_row(run.first_row));
     const bool is_special = special(run);
+    if constexpr (Scratch::kPairs) {
+      if (!is_special && run.rows == padded(run.rows) && !queries_.rows[run.first_row].column_mass) {
+        return plain_pairs(run);
+      }
+    }
     for (int r = run.first_row; r < run.first_row + run.rows; ++r) {
       const BackwardRow& row = queries_.rows[r];
       float* scores = score_row(r) + run.first;
@@ -236,17 +276,42 @@ class BackwardKernel {
     }
   }
 
+  // bf16, every key seen and no term but the scale: from scores and dP to pairs of rows at once.
+  void plain_pairs(const Run& run) {
+    const Vec scale = Simd::set1(rule_.scale);
+    for (int i = 0; i < run.rows; i += 2) {
+      const ptrdiff_t pair = static_cast<ptrdiff_t>(run.first_row + i) / 2 * stride_;
+      for (int t = run.first; t < run.first + run.columns; t += kPairOfVectors) {
+        Vec p[2][2], ds[2][2];  // [row, half]
+        for (int r = 0; r < 2; ++r) {
+          const BackwardRow& row = queries_.rows[run.first_row + i + r];
+          const Vec offset = Simd::set1(-row.lse), dot = Simd::set1(row.dot);
+          const ptrdiff_t at = static_cast<ptrdiff_t>(i + r) * stride_ + t;
+          for (int half = 0; half < 2; ++half) {
+            const Vec score = Simd::load(scratch_.scores + at + half * kWidth);
+            p[r][half] = Gemm::exponential(Simd::fma(score, scale, offset));
+            ds[r][half] = Simd::mul(p[r][half], Simd::sub(Simd::load(scratch_.dp + at + half * kWidth), dot));
+          }
+          Gemm::store_weights(scratch_.left_rows + at, ds[r][0], ds[r][1]);
+        }
+        for (int half = 0; half < 2; ++half) {
+          Gemm::store_row_pair(scratch_.weights + pair + t + half * kWidth, p[0][half], p[1][half]);
+          Gemm::store_row_pair(scratch_.gradients + pair + t + half * kWidth, ds[0][half], ds[1][half]);
+        }
+      }
+    }
+  }
+
   // bf16: the f32 rows of the group as pairs of rows, and ds also as it is.
   void pair_rows(const Run& run) {
-    for (int i = 0; i < run.rows; i += 2) {
-      const bool two = i + 1 < run.rows;
+    for (int i = 0; i < padded(run.rows); i += 2) {
       const ptrdiff_t pair = static_cast<ptrdiff_t>(run.first_row + i) / 2 * stride_;
+      auto row = [&](const float* rows, int r, int t) {
+        return r < run.rows ? Simd::load(rows + r * stride_ + t) : Simd::zero();
+      };
       for (int t = run.first; t < run.first + run.columns; t += kWidth) {
-        const float* p = scratch_.scores + i * stride_ + t;
-        const float* ds = scratch_.dp + i * stride_ + t;
-        Gemm::store_row_pair(scratch_.weights + pair + t, Simd::load(p), two ? Simd::load(p + stride_) : Simd::zero());
-        Gemm::store_row_pair(scratch_.gradients + pair + t, Simd::load(ds),
-                             two ? Simd::load(ds + stride_) : Simd::zero());
+        Gemm::store_row_pair(scratch_.weights + pair + t, row(scratch_.scores, i, t), row(scratch_.scores, i + 1, t));
+        Gemm::store_row_pair(scratch_.gradients + pair + t, row(scratch_.dp, i, t), row(scratch_.dp, i + 1, t));
       }
     }
     for (int i = 0; i < run.rows; ++i) {
@@ -284,15 +349,6 @@ class BackwardKernel {
     }
   }
 
-  // to [keys, dim] += left^T right, left [rows, keys] being weights or ds, right the panels of a block of queries.
-  struct Transposed {
-    const Unit* left;
-    const Element* right;
-    bool not_finite;
-    int dim;
-    float* to;
-  };
-
   // Panel by panel, which stays in L1 for all keys.
   void add_transposed(const Transposed& x) {
     const int to_stride = round_up(x.dim, kPanel);
@@ -313,23 +369,6 @@ class BackwardKernel {
         Gemm::multiply_add(keys, smaller(kPanel, x.dim - d), Left<Unit>{left, 1, stride_}, right,
                            round_up(rows.end - rows.begin, Gemm::kDepthStep), to, to_stride, kOnes);
       }
-    }
-  }
-
-  // The rows of the groups that see any of the keys [key, key + keys) of the block.
-  Range rows_that_see(int key, int keys) const {
-    int first = 0, last = groups_;
-    auto sees = [&](int group) { return ranges_[group].begin < key + keys && ranges_[group].end > key; };
-    while (first < last && !sees(first)) ++first;
-    while (last > first && !sees(last - 1)) --last;
-    return {first * kRows, smaller(last * kRows, queries_.count)};
-  }
-
-  static float unit_part(Unit unit, int part) {
-    if constexpr (Scratch::kPairs) {
-      return Gemm::widen(static_cast<Element>(unit >> (16 * part)));
-    } else {
-      return unit;
     }
   }
 
@@ -387,6 +426,7 @@ class BackwardKernel {
                                                   1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
   static_assert(kRows <= 32 && kRows % Gemm::kUnit == 0);
 
+ protected:
   const BackwardTile& tile_;
   const ScoreRule& rule_;
   const BackwardQueries& queries_;

@@ -13,6 +13,9 @@ struct BackwardFloatPacking : FloatPacking {
   static SourceRows prepared(const SourceRows& source, float* scratch) {
     return source.normalise ? normalised(source, scratch) : source;
   }
+  static bool query_rows(const SourceRows& source, void* packed) {
+    return values(source, packed, round_up(kBackwardRows, FloatGemm::kPanel) * FloatGemm::kPanel);
+  }
 };
 
 // kWidth rows as columns: square[d] holds dimension first + d of each row; what lies beyond is zero.
@@ -62,8 +65,28 @@ inline void unnormalise(const float* gradient, const float* x, int dim, float* t
   }
 }
 
+// kWidth rows at a time; what lies beyond rows and dim is there, and does not matter.
+inline void store_transposed_rows(const GradientRows& rows) {
+  with_stored(rows.kind, [&](auto stored) {
+    auto* to = static_cast<typename decltype(stored)::Type*>(rows.to);
+    const Vec scale = Simd::set1(rows.scale);
+    for (int i = 0; i < rows.rows; i += kWidth) {
+      for (int d = 0; d < rows.dim; d += kWidth) {
+        Vec square[kWidth];
+        for (int j = 0; j < kWidth; ++j) square[j] = Simd::load(rows.from + (d + j) * rows.from_stride + i);
+        Simd::transpose(square);
+        const int dims = smaller(kWidth, rows.dim - d);
+        for (int r = 0; r < smaller(kWidth, rows.rows - i); ++r) {
+          stored.store_first(to + (i + r) * rows.to_stride + d, Simd::mul(square[r], scale), dims);
+        }
+      }
+    }
+  });
+}
+
 // scratch: two rows, for the cosine score.
 inline void store_gradient_rows(const GradientRows& rows, float* scratch) {
+  if (rows.transposed) return store_transposed_rows(rows);
   with_stored(rows.kind, [&](auto stored) {
     using Type = typename decltype(stored)::Type;
     const Vec scale = Simd::set1(rows.scale);
@@ -89,16 +112,17 @@ inline void store_gradient_rows(const GradientRows& rows, float* scratch) {
   });
 }
 
-template <class Gemm, class Packing>
+// Kernel is the backward pass where a target has one of its own.
+template <class Gemm, class Packing, class Kernel = BackwardKernel<Gemm>>
 struct BackwardFunctions {
-  using Kernel = BackwardKernel<Gemm>;
 
   static BackwardGeometry geometry(int head_dim, int value_dim) {
     return {.element_bytes = static_cast<int>(sizeof(typename Gemm::Element)),
             .panel = Gemm::kPanel,
             .rows = Gemm::kRows,
             .depth_step = Gemm::kDepthStep,
-            .key_block = Kernel::key_block(head_dim, value_dim)};
+            .key_block = Kernel::key_block(head_dim, value_dim),
+            .transposed_sums = Kernel::kTransposedSums};
   }
   static bool pack_values(const SourceRows& source, void* packed, int64_t panel_stride, float* scratch) {
     return Packing::values(Packing::prepared(source, scratch), packed, panel_stride);
@@ -106,13 +130,17 @@ struct BackwardFunctions {
   static size_t scratch_bytes(int head_dim, int value_dim) {
     return BackwardScratch<Gemm>::bytes(Kernel::key_block(head_dim, value_dim));
   }
-  static void tile(const BackwardTile& tile) { Kernel(tile).run(); }
+  static void tile(const BackwardTile& tile) {
+    [[maybe_unused]] const typename Gemm::Thread thread;
+    Kernel(tile).run();
+  }
 
   static constexpr BackwardTable table() {
     return {.geometry = geometry,
             .pack_rows = Packing::rows,
             .pack_keys = Packing::keys,
             .pack_values = pack_values,
+            .pack_query_rows = Packing::query_rows,
             .scratch_bytes = scratch_bytes,
             .tile = tile,
             .dots = row_dots,

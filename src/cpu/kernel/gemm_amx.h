@@ -17,12 +17,13 @@ class TileProducts {
   static constexpr int kPanel = 2 * kTile;
   static constexpr int kDepthStep = 32;
 
-  // c [32, panels] = left [32, depth] right [panels, depth / 2, kPanel, 2], or added to what c holds.
+  // c [32, panels] = left [32, depth] right [panels, depth / 2, right_row], or added to what c holds.
   struct Product {
     const uint16_t* left;
     ptrdiff_t left_stride;  // elements from row to row
     const uint16_t* right;
-    ptrdiff_t right_stride;  // elements from panel to panel
+    ptrdiff_t right_stride;            // elements from panel to panel
+    ptrdiff_t right_row = 2 * kPanel;  // elements from pair to pair in depth
     int depth, panels;
     float* c;
     ptrdiff_t ldc;
@@ -60,13 +61,13 @@ class TileProducts {
     Product& p = products_[current_];
     if (depth_ == 0) start(p);
     const uint16_t* left = p.left + depth_;
-    const uint16_t* right = p.right + static_cast<ptrdiff_t>(depth_) * kPanel;
+    const uint16_t* right = p.right + depth_ / 2 * p.right_row;
     const ptrdiff_t left_bytes = p.left_stride * static_cast<ptrdiff_t>(sizeof(uint16_t));
-    constexpr ptrdiff_t kRightBytes = 2 * kPanel * sizeof(uint16_t);
+    const ptrdiff_t right_bytes = p.right_row * static_cast<ptrdiff_t>(sizeof(uint16_t));
     Tiles::load_left_0(left, left_bytes);
-    Tiles::load_right_0(right, kRightBytes);
+    Tiles::load_right_0(right, right_bytes);
     Tiles::multiply_00();
-    Tiles::load_right_1(right + 2 * kTile, kRightBytes);
+    Tiles::load_right_1(right + 2 * kTile, right_bytes);
     Tiles::multiply_01();
     if (p.two_rows) {
       Tiles::load_left_1(left + kTile * p.left_stride, left_bytes);
@@ -164,6 +165,12 @@ struct AmxGemm {
 
   // One panel of columns.
   static void multiply(int rows, int, Left<uint32_t> a, const uint16_t* panel, int depth, float* c, ptrdiff_t ldc) {
+    take(rows, a, panel, depth, c, ldc, true);
+  }
+
+ protected:
+  static void take(int rows, Left<uint32_t> a, const uint16_t* panel, int depth, float* c, ptrdiff_t ldc,
+                   bool from_zero) {
     TileProducts products;
     products.add({.left = reinterpret_cast<const uint16_t*>(a.data),
                   .left_stride = kUnit * a.row_stride,
@@ -174,7 +181,7 @@ struct AmxGemm {
                   .c = c,
                   .ldc = ldc,
                   .two_rows = rows > kTile,
-                  .from_zero = true});
+                  .from_zero = from_zero});
     products.finish();
   }
 };

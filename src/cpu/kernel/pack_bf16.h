@@ -9,6 +9,16 @@
 namespace rootdk::cpu {
 namespace {
 
+// Whether a vector of bf16 among many holds an infinity or a NaN: magnitudes have the order of integers.
+class NotFinite {
+ public:
+  void add(__m512i x) { largest_ = _mm512_max_epu16(largest_, _mm512_and_si512(x, _mm512_set1_epi16(0x7fff))); }
+  bool any() const { return _mm512_cmpge_epu16_mask(largest_, _mm512_set1_epi16(0x7f80)) != 0; }
+
+ private:
+  __m512i largest_ = _mm512_setzero_si512();
+};
+
 // Gemm is Bf16Gemm or AmxGemm: they share panels and differ in the depth they are padded to.
 template <class Gemm>
 struct Bf16Packing {
@@ -46,24 +56,23 @@ struct Bf16Packing {
   }
 
   static bool values(const SourceRows& source, void* packed, int64_t panel_stride) {
-    __m512i largest = _mm512_setzero_si512();  // magnitudes as integers, which have the same order
-    const __m512i magnitude = _mm512_set1_epi16(0x7fff);
+    NotFinite not_finite;
     const __m512i first = pair_order(0), second = pair_order(kPairs);
     for (int key = 0; key < round_up(source.rows, kPanel); key += 2) {
       uint16_t* row = static_cast<uint16_t*>(packed) + static_cast<ptrdiff_t>(key) * kPanel;
       for (int d = 0; d < source.dim; d += 2 * kPairs) {
         const __m512i even = load_row(source, key, d), odd = load_row(source, key + 1, d);
-        largest = _mm512_max_epu16(largest, _mm512_and_si512(even, magnitude));
-        largest = _mm512_max_epu16(largest, _mm512_and_si512(odd, magnitude));
+        not_finite.add(even);
+        not_finite.add(odd);
         uint16_t* to = row + d / kPanel * panel_stride + d % kPanel * 2;
         _mm512_storeu_si512(to, _mm512_permutex2var_epi16(even, first, odd));
         if (d + kPairs < source.dim) _mm512_storeu_si512(to + 2 * kPairs, _mm512_permutex2var_epi16(even, second, odd));
       }
     }
-    return _mm512_cmpge_epu16_mask(largest, _mm512_set1_epi16(0x7f80)) != 0;
+    return not_finite.any();
   }
 
- private:
+ protected:
   static __mmask32 first_lanes(int n) { return n >= 32 ? 0xffffffffu : (n > 0 ? (1u << n) - 1u : 0u); }
 
   // Elements d, d + 1, ... of two rows side by side: the second row counts from 32.

@@ -7,7 +7,7 @@
 namespace rootdk::cpu {
 
 const BackwardTable& backward_avx512bf16_kernels() {
-  static constexpr BackwardTable kTable = BackwardFunctions<BackwardBf16Gemm, BackwardBf16Packing>::table();
+  static constexpr BackwardTable kTable = BackwardFunctions<BackwardBf16Gemm, BackwardBf16Packing<Bf16Gemm>>::table();
   return kTable;
 }
 

@@ -9,6 +9,7 @@ Needs PyTorch and the Python package of this repository (python/ on the path; it
 import argparse
 import json
 import pathlib
+import statistics
 import sys
 import time
 
@@ -79,10 +80,11 @@ def measure(case, options):
     pair = backward_pair if options.backward else forward_pair
     ours, theirs = pair(q, k, v, causal, options.threads)
     difference = (ours().float() - theirs().float()).abs().max().item()
-    best, best_torch = float("inf"), float("inf")
+    times, torch_times = [], []
     for _ in range(options.repeat):
-        best = min(best, seconds(ours))
-        best_torch = min(best_torch, seconds(theirs))
+        times.append(seconds(ours))
+        torch_times.append(seconds(theirs))
+    best, best_torch = min(times), min(torch_times)
     flops = 4.0 * batch * heads * length * length * head_dim * (0.5 if causal else 1.0) * (2.5 if options.backward else 1)
     return {
         "operation": "backward" if options.backward else "forward",
@@ -91,7 +93,9 @@ def measure(case, options):
         "head_dim": head_dim, "causal": causal, "threads": options.threads,
         "seconds": best, "gflops": 1e-9 * flops / best,
         "torch": torch.__version__, "torch_seconds": best_torch, "torch_gflops": 1e-9 * flops / best_torch,
-        "speedup_vs_torch": best_torch / best, "largest_difference": difference,
+        "speedup_vs_torch": best_torch / best,
+        "median_speedup": statistics.median(theirs / ours for ours, theirs in zip(times, torch_times)),
+        "largest_difference": difference,
     }
 
 
@@ -110,7 +114,8 @@ def main():
             print(json.dumps(result), flush=True)
         else:
             print("{operation} {dtype} batch {batch} heads {heads}/{kv_heads} len {len} d {head_dim} causal {causal}: "
-                  "{implementation} {gflops:.0f} GFLOP/s, PyTorch {torch_gflops:.0f}: {speedup_vs_torch:.2f} times, "
+                  "{implementation} {gflops:.0f} GFLOP/s, PyTorch {torch_gflops:.0f}: {speedup_vs_torch:.2f} times "
+                  "(median of the pairs {median_speedup:.2f}), "
                   "largest difference {largest_difference:.1e}".format(**result), flush=True)
 
 

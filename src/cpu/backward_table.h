@@ -10,10 +10,10 @@ namespace rootdk::cpu {
 // How a target cuts and packs. A block of queries has at most kBackwardRows rows.
 struct BackwardGeometry {
   int element_bytes = 4;
-  int panel = 0;       // columns of a panel
-  int rows = 0;        // rows of a register tile
-  int depth_step = 1;  // the depth of a product is a multiple of it
-  int key_block = 0;   // keys of a block; a multiple of panel
+  int panel = 0;                 // columns of a panel
+  int rows = 0;                  // rows of a register tile
+  int depth_step = 1;            // the depth of a product is a multiple of it
+  int key_block = 0;             // keys of a block; a multiple of panel
   bool transposed_sums = false;  // gradients of a block of keys are summed as [dim, key_block]
 };
 
@@ -102,8 +102,8 @@ struct BackwardTable {
   void (*pack_keys)(const SourceRows& source, void* packed, float* scratch) = nullptr;
   // scratch: only where the rows are normalised.
   bool (*pack_values)(const SourceRows& source, void* packed, int64_t panel_stride, float* scratch) = nullptr;
-  // A block of left operands, as the products that sum over queries read it: panels of kBackwardRows rows, rounded up to
-  // whole panels; or where sums are transposed [dim padded, kBackwardRows]. True: it holds an infinity or a NaN.
+  // A block of left operands, as the products that sum over queries read it: panels of kBackwardRows rows, rounded up
+  // to whole panels; or where sums are transposed [dim padded, kBackwardRows]. True: it holds an infinity or a NaN.
   bool (*pack_query_rows)(const SourceRows& source, void* packed) = nullptr;
   size_t (*scratch_bytes)(int head_dim, int value_dim) = nullptr;
   void (*tile)(const BackwardTile& tile) = nullptr;

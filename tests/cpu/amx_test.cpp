@@ -8,6 +8,7 @@
 #include "conformance/conformance.h"
 #include "cpu/amx_emulated.h"
 #include "cpu/backward.h"
+#include "cpu/backward_plan.h"
 #include "cpu/forward.h"
 #include "cpu/forward_plan.h"
 #include "cpu/processor.h"
@@ -60,8 +61,8 @@ TEST(Amx, EmulatedTilesGiveWhatAvx512Bf16Gives) {
 TEST(Amx, EmulatedTilesGiveTheGradientsOfTheReference) {
   if (!cpu::processor().avx512bf16) GTEST_SKIP() << "this processor has no avx512_bf16";
   const Target emulated{.name = "", .backward = [](const BackwardCall& call) {
-    cpu::run_backward(call, cpu::emulated_amx_backward_kernels());
-  }};
+                          cpu::run_backward(call, cpu::emulated_amx_backward_kernels());
+                        }};
   int cases = 0;
   for (const CaseSpec& spec : conformance_cases()) {
     if (spec.scalars.score != Score::dot) continue;
@@ -100,6 +101,38 @@ TEST(Amx, EmulatedTilesGiveTheSameBitsForAnyWorkspaceAndThreads) {
       for (auto tensor : {&Outputs::out, &Outputs::lse, &Outputs::entropy, &Outputs::column_mass}) {
         EXPECT_EQ(std::memcmp((actual.*tensor).view().data, (wanted.*tensor).view().data, (wanted.*tensor).bytes()), 0)
             << "a limit of " << limit << " bytes, " << threads << " threads";
+      }
+    }
+  }
+}
+
+// Several blocks of queries and keys: in one pass, and under a limit once for the keys and once for the queries.
+TEST(Amx, EmulatedGradientsHaveTheSameBitsForAnyWorkspaceAndThreads) {
+  if (!cpu::processor().avx512bf16) GTEST_SKIP() << "this processor has no avx512_bf16";
+  const auto whole = [](const BackwardCall& call) { cpu::run_backward(call, cpu::emulated_amx_backward_kernels()); };
+  const auto limited = [](const BackwardCall& call) {
+    BackwardCall tight = call;
+    tight.execution.workspace_limit = std::size_t{1} << 20;
+    EXPECT_TRUE(cpu::plan_backward(tight, cpu::emulated_amx_backward_kernels(), 1).two_sweeps);
+    cpu::run_backward(tight, cpu::emulated_amx_backward_kernels());
+  };
+  const AttentionCase problem = make_case({.name = "amx_backward_limits",
+                                           .heads = 2,
+                                           .kv_heads = 1,
+                                           .q_len = 150,
+                                           .kv_len = 700,
+                                           .head_dim = 72,
+                                           .value_dim = 40,
+                                           .scalars = {.causal = true}},
+                                          DType::bf16);
+  const Results forward = run_forward(problem, {.name = "reference"}, Statistics::rows);
+  const Results wanted = run_backward(problem, forward, {.name = "", .backward = whole});
+  for (void (*backward)(const BackwardCall&) : {+whole, +limited}) {
+    for (int threads : {1, 3}) {
+      const Target target{.name = "", .executor = &shared_executor(threads), .backward = backward};
+      for (const auto& [name, tensor] : run_backward(problem, forward, target)) {
+        EXPECT_EQ(std::memcmp(tensor.view().data, wanted.at(name).view().data, tensor.bytes()), 0)
+            << name << (backward == +limited ? ", limited, " : ", ") << threads << " threads";
       }
     }
   }

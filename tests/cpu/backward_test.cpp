@@ -40,9 +40,8 @@ std::vector<Kernels> runnable_kernels() {
   }
 #ifdef ROOTDK_EMULATED_AMX
   if (cpu::processor().avx512bf16) {
-    all.push_back({"emulated_amx", true, [](const BackwardCall& call) {
-                     cpu::run_backward(call, cpu::emulated_amx_backward_kernels());
-                   }});
+    all.push_back({"emulated_amx", true,
+                   [](const BackwardCall& call) { cpu::run_backward(call, cpu::emulated_amx_backward_kernels()); }});
   }
 #endif
   return all;

@@ -6,6 +6,7 @@
 // that no row of a group sees are zero, and the products leave them out where they can. Included once per target:
 // internal linkage.
 
+#include "cpu/kernel/backward_pairs.h"
 #include "cpu/kernel/backward_scores.h"
 #include "cpu/kernel/backward_scratch.h"
 #include "cpu/kernel/gemm_f32.h"
@@ -106,14 +107,9 @@ class BackwardKernel {
   }
 
  private:
-  // A group of rows on columns that they need: first is a multiple of kPanel.
-  struct Run {
-    int first_row, rows;
-    int first, keys, columns;
-  };
+  using Run = GroupRun;
 
-  // Rows as the depth of a product.
-  static int padded(int rows) { return round_up(rows, Gemm::kDepthStep); }
+  static int padded(int rows) { return padded_rows<Gemm>(rows); }
   int group_rows(int group) const { return smaller(kRows, queries_.count - group * kRows); }
 
   bool find_range(int group) {
@@ -214,9 +210,7 @@ class BackwardKernel {
     multiply(run, queries_.grad_out_left, keys_.v, value_depth_, dp_row(run.first_row));
     const bool is_special = special(run);
     if constexpr (Scratch::kPairs) {
-      if (!is_special && run.rows == padded(run.rows) && !queries_.rows[run.first_row].column_mass) {
-        return plain_pairs(run);
-      }
+      if (!is_special && run.rows == padded(run.rows)) return plain_pairs(tile_, run, scratch_, stride_);
     }
     for (int r = run.first_row; r < run.first_row + run.rows; ++r) {
       const BackwardRow& row = queries_.rows[r];
@@ -232,7 +226,7 @@ class BackwardKernel {
         add_row(row.column_mass + first_key * tile_.mass_stride, tile_.mass_stride, scores, run.keys);
       }
     }
-    if constexpr (Scratch::kPairs) pair_rows(run);
+    if constexpr (Scratch::kPairs) pair_rows(run, scratch_, stride_);
   }
 
   // Whether the run needs more than scale and exponential: a mask that cuts it, or a term of the call.
@@ -273,52 +267,6 @@ class BackwardKernel {
     for (int t = run.first; t < run.first + run.columns; t += kPanel) {
       Gemm::multiply(run.rows, smaller(kPanel, run.first + run.columns - t), a,
                      static_cast<const Element*>(panels) + static_cast<ptrdiff_t>(t) * depth, depth, to + t, stride_);
-    }
-  }
-
-  // bf16, every key seen and no term but the scale: from scores and dP to pairs of rows at once.
-  void plain_pairs(const Run& run) {
-    const Vec scale = Simd::set1(rule_.scale);
-    for (int i = 0; i < run.rows; i += 2) {
-      const ptrdiff_t pair = static_cast<ptrdiff_t>(run.first_row + i) / 2 * stride_;
-      for (int t = run.first; t < run.first + run.columns; t += kPairOfVectors) {
-        Vec p[2][2], ds[2][2];  // [row, half]
-        for (int r = 0; r < 2; ++r) {
-          const BackwardRow& row = queries_.rows[run.first_row + i + r];
-          const Vec offset = Simd::set1(-row.lse), dot = Simd::set1(row.dot);
-          const ptrdiff_t at = static_cast<ptrdiff_t>(i + r) * stride_ + t;
-          for (int half = 0; half < 2; ++half) {
-            const Vec score = Simd::load(scratch_.scores + at + half * kWidth);
-            p[r][half] = Gemm::exponential(Simd::fma(score, scale, offset));
-            ds[r][half] = Simd::mul(p[r][half], Simd::sub(Simd::load(scratch_.dp + at + half * kWidth), dot));
-          }
-          Gemm::store_weights(scratch_.left_rows + at, ds[r][0], ds[r][1]);
-        }
-        for (int half = 0; half < 2; ++half) {
-          Gemm::store_row_pair(scratch_.weights + pair + t + half * kWidth, p[0][half], p[1][half]);
-          Gemm::store_row_pair(scratch_.gradients + pair + t + half * kWidth, ds[0][half], ds[1][half]);
-        }
-      }
-    }
-  }
-
-  // bf16: the f32 rows of the group as pairs of rows, and ds also as it is.
-  void pair_rows(const Run& run) {
-    for (int i = 0; i < padded(run.rows); i += 2) {
-      const ptrdiff_t pair = static_cast<ptrdiff_t>(run.first_row + i) / 2 * stride_;
-      auto row = [&](const float* rows, int r, int t) {
-        return r < run.rows ? Simd::load(rows + r * stride_ + t) : Simd::zero();
-      };
-      for (int t = run.first; t < run.first + run.columns; t += kWidth) {
-        Gemm::store_row_pair(scratch_.weights + pair + t, row(scratch_.scores, i, t), row(scratch_.scores, i + 1, t));
-        Gemm::store_row_pair(scratch_.gradients + pair + t, row(scratch_.dp, i, t), row(scratch_.dp, i + 1, t));
-      }
-    }
-    for (int i = 0; i < run.rows; ++i) {
-      const float* ds = scratch_.dp + i * stride_;
-      for (int t = run.first; t < run.first + run.columns; t += kPairOfVectors) {
-        Gemm::store_weights(scratch_.left_rows + i * stride_ + t, Simd::load(ds + t), Simd::load(ds + t + kWidth));
-      }
     }
   }
 

@@ -115,7 +115,6 @@ inline void store_gradient_rows(const GradientRows& rows, float* scratch) {
 // Kernel is the backward pass where a target has one of its own.
 template <class Gemm, class Packing, class Kernel = BackwardKernel<Gemm>>
 struct BackwardFunctions {
-
   static BackwardGeometry geometry(int head_dim, int value_dim) {
     return {.element_bytes = static_cast<int>(sizeof(typename Gemm::Element)),
             .panel = Gemm::kPanel,

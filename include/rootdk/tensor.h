@@ -72,16 +72,12 @@ struct ROOTDK_API BasicTensorView {
   }
 
   // The same memory with two dimensions exchanged: BSHD storage seen as BHSD is view.transposed(1, 2).
-  BasicTensorView transposed(int a, int b) const {
-    BasicTensorView result = *this;
-    std::swap(result.shape[static_cast<std::size_t>(a)], result.shape[static_cast<std::size_t>(b)]);
-    std::swap(result.strides[static_cast<std::size_t>(a)], result.strides[static_cast<std::size_t>(b)]);
-    return result;
-  }
+  BasicTensorView transposed(int a, int b) const;
 
   // The part [begin, end) of one dimension.
   BasicTensorView slice(int dimension, std::int64_t begin, std::int64_t end) const;
 
+  // The pointer as one to T; nothing is checked.
   template <class T>
   auto* as() const {
     return static_cast<std::conditional_t<kWritable, T, const T>*>(data);
@@ -114,19 +110,24 @@ class ROOTDK_API Tensor {
   std::size_t bytes() const { return static_cast<std::size_t>(elements()) * size_of(dtype()); }
   std::span<const std::int64_t> shape() const { return {view_.shape.data(), static_cast<std::size_t>(view_.rank)}; }
 
+  // All elements, in order. T is the element type: float, double, BFloat16, ...; any other is an error.
   template <class T>
   std::span<T> values() & {
+    require_dtype(dtype_of<T>);
     return {view_.as<T>(), static_cast<std::size_t>(elements())};
   }
   template <class T>
   std::span<const T> values() const& {
+    require_dtype(dtype_of<T>);
     return {view_.as<T>(), static_cast<std::size_t>(elements())};
   }
-  /// Values of a temporary would be gone before they are read.
+  // Values of a temporary would be gone before they are read.
   template <class T>
   void values() const&& = delete;
 
  private:
+  void require_dtype(DType asked) const;
+
   struct Free {
     void operator()(std::byte* memory) const;
   };

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "core/check.h"
+#include "core/logit_numbers.h"
 #include "core/strided.h"
 #include "core/view_check.h"
 
@@ -67,15 +68,13 @@ class Validator {
   void scalars(const AttentionParams& p) const {
     require(p.score == Score::dot || p.score == Score::cosine || p.score == Score::additive, operation_, ": score ",
             static_cast<int>(p.score), " is none of dot (0), cosine (1), additive (2)");
-    const double scale = p.scale.factor(1);
-    require(std::isfinite(scale), operation_, ": scale ", scale, " is not finite");
-    require(std::isfinite(p.temperature) && p.temperature > 0, operation_, ": temperature ", p.temperature,
-            " must be positive and finite");
-    require(std::isfinite(p.softcap) && p.softcap >= 0, operation_, ": softcap ", p.softcap,
-            " must be finite and not negative (0: none)");
     require(p.window_left >= -1, operation_, ": window_left ", p.window_left, " must be at least 0, or -1 for none");
     require(p.window_right >= -1, operation_, ": window_right ", p.window_right, " must be at least 0, or -1 for none");
     require(p.dropout >= 0 && p.dropout < 1, operation_, ": dropout ", p.dropout, " is not in [0, 1)");
+  }
+
+  double logit_scale(const AttentionShape& s, const AttentionParams& p) const {
+    return checked_logit_scale(operation_, {p.scale, p.temperature, p.softcap}, s.head_dim, dtype_);
   }
 
   void params(const AttentionShape& s, const AttentionParams& p) const {
@@ -165,9 +164,8 @@ class Validator {
   void block_mask(const AttentionShape& s, const AttentionParams& p) const {
     require(p.block_q >= 1 && p.block_kv >= 1, operation_,
             ": block_mask needs block_q and block_kv of at least 1, got ", p.block_q, " and ", p.block_kv);
-    const std::int64_t q_blocks = (s.q_len + p.block_q - 1) / p.block_q;
-    const std::int64_t kv_blocks = (s.kv_len + p.block_kv - 1) / p.block_kv;
-    input("block_mask", p.block_mask, {DType::boolean}, {s.batch, s.heads, q_blocks, kv_blocks});
+    input("block_mask", p.block_mask, {DType::boolean},
+          {s.batch, s.heads, blocks_over(s.q_len, p.block_q), blocks_over(s.kv_len, p.block_kv)});
   }
 
   void pack(AttentionShape& s, const AttentionParams& p) const {
@@ -298,7 +296,7 @@ ForwardCall make_forward_call(ConstTensorView q, ConstTensorView k, ConstTensorV
           .stats = stats,
           .execution = execution,
           .shape = shape,
-          .logit_scale = params.scale.factor(shape.head_dim) / params.temperature,
+          .logit_scale = check.logit_scale(shape, params),
           .dropout = DropoutRule::make(params.dropout, params.seed)};
 }
 
@@ -340,7 +338,7 @@ BackwardCall make_backward_call(const AttentionSaved& saved, const AttentionUpst
           .params = params,
           .execution = execution,
           .shape = shape,
-          .logit_scale = params.scale.factor(shape.head_dim) / params.temperature,
+          .logit_scale = check.logit_scale(shape, params),
           .dropout = DropoutRule::make(params.dropout, params.seed)};
 }
 

@@ -43,6 +43,14 @@ struct BackwardCall {
   DropoutRule dropout;
 };
 
+inline Device device_of(const ForwardCall& call) { return call.q.device; }
+inline Device device_of(const BackwardCall& call) { return call.saved.q.device; }
+
+// How many blocks of block_mask lie over a length. A block may be as large as 64 bits hold.
+constexpr std::int64_t blocks_over(std::int64_t length, std::int64_t block) {
+  return length / block + (length % block != 0);
+}
+
 // One sequence of the batch: where its rows and keys begin, and how many it has. Sequences that are not packed begin at
 // row 0 of their own batch entry; kv_visible is kv_len cut by kv_lengths.
 struct SequenceSpan {

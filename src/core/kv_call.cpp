@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "core/check.h"
+#include "core/logit_numbers.h"
 #include "core/view_check.h"
 
 namespace rootdk {
@@ -70,13 +71,7 @@ void check_row_count(std::string_view operation, std::span<const KvStep> steps, 
   require(tokens == rows, operation, ": the steps have ", tokens, " tokens but the tensors ", rows, " rows");
 }
 
-void check_numbers(const AttendParams& p) {
-  const double scale = p.scale.factor(1);
-  require(std::isfinite(scale), "attend: scale ", scale, " is not finite");
-  require(std::isfinite(p.temperature) && p.temperature > 0, "attend: temperature ", p.temperature,
-          " must be positive and finite");
-  require(std::isfinite(p.softcap) && p.softcap >= 0, "attend: softcap ", p.softcap,
-          " must be finite and not negative (0: none)");
+void check_window(const AttendParams& p) {
   require(p.window_left >= -1, "attend: window_left ", p.window_left, " must be at least 0, or -1 for none");
   require(p.window_keeps_first >= 0, "attend: window_keeps_first ", p.window_keeps_first, " must not be negative");
 }
@@ -92,7 +87,7 @@ void check_small(std::string_view name, const ConstTensorView& view, DType dtype
 }
 
 void check_params(const AttendParams& p, DType small, Device device, std::int64_t heads) {
-  check_numbers(p);
+  check_window(p);
   if (p.relative_table.defined()) {
     const std::int64_t entries = p.relative_table.rank == 2 ? p.relative_table.size(1) : 0;
     check_small("relative_table", p.relative_table, small, device, {heads, entries});
@@ -236,6 +231,8 @@ AttendCall make_attend_call(const KvCacheState& cache, ConstTensorView q, Tensor
   require(out.dtype == q.dtype, "attend: out is ", name_of(out.dtype), " but q is ", name_of(q.dtype));
   require_no_overlap({"attend", "out", out});
   const DType small = q.dtype == DType::f64 ? DType::f64 : DType::f32;
+  const double logit_scale =
+      checked_logit_scale("attend", {params.scale, params.temperature, params.softcap}, c.head_dim, q.dtype);
   check_params(params, small, c.device, heads);
   check_stats(stats, small, c.device, heads, tokens);
   check_row_count("attend", steps, tokens);
@@ -250,7 +247,7 @@ AttendCall make_attend_call(const KvCacheState& cache, ConstTensorView q, Tensor
                   .rotation = make_rotation(params.rope, c.head_dim),
                   .execution = execution,
                   .shape = shape_of(c, tokens, heads),
-                  .logit_scale = params.scale.factor(c.head_dim) / params.temperature};
+                  .logit_scale = logit_scale};
   std::int64_t row = 0;
   for (const KvStep& step : steps) {
     call.spans.push_back(attend_span(cache, step, params.layer, row));

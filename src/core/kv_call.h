@@ -56,6 +56,8 @@ struct AppendCall {
   std::vector<KvSpan> spans = {};
 };
 
+inline Device device_of(const AppendCall& call) { return call.k.device; }
+
 // Makes the call's copies, in the memory of the host.
 void copy_pages(const AppendCall& call);
 
@@ -72,6 +74,8 @@ struct AttendCall {
   double logit_scale = 1.0;  // scale / temperature
   std::vector<KvSpan> spans = {};
 };
+
+inline Device device_of(const AttendCall& call) { return call.q.device; }
 
 // The keys that a query at `position` reads are [0, position] without two gaps, which may be empty: what was evicted,
 // and what the window hides.

@@ -5,6 +5,7 @@
 #include <limits>
 #include <new>
 #include <sstream>
+#include <utility>
 
 #include "core/check.h"
 #include "core/large_pages.h"
@@ -20,12 +21,16 @@ std::int64_t checked_elements(std::span<const std::int64_t> shape, DType dtype) 
   require(shape.size() <= kMaxRank, "tensor: rank ", shape.size(), " is over the maximum ", kMaxRank);
   const std::int64_t limit = std::numeric_limits<std::int64_t>::max() / static_cast<std::int64_t>(size_of(dtype));
   std::int64_t count = 1;
+  bool empty = false;
   for (std::int64_t size : shape) {
     require(size >= 0, "tensor: size ", size, " is negative");
-    require(size == 0 || count <= limit / size, "tensor: the sizes multiply to more bytes than 64 bits hold");
-    count *= size;
+    empty |= size == 0;
+    // An empty tensor still has strides, which multiply its other sizes.
+    const std::int64_t factor = size == 0 ? 1 : size;
+    require(count <= limit / factor, "tensor: the sizes multiply to more bytes than 64 bits hold");
+    count *= factor;
   }
-  return count;
+  return empty ? 0 : count;
 }
 
 }  // namespace
@@ -40,6 +45,16 @@ BasicTensorView<Void>::BasicTensorView(Void* memory, DType type, std::span<const
     strides[i] = step;
     step *= sizes[i] > 0 ? sizes[i] : 1;
   }
+}
+
+template <class Void>
+BasicTensorView<Void> BasicTensorView<Void>::transposed(int a, int b) const {
+  require(a >= 0 && a < rank && b >= 0 && b < rank, "transposed: dimensions ", a, " and ", b, " of a tensor of rank ",
+          rank);
+  BasicTensorView result = *this;
+  std::swap(result.shape[static_cast<std::size_t>(a)], result.shape[static_cast<std::size_t>(b)]);
+  std::swap(result.strides[static_cast<std::size_t>(a)], result.strides[static_cast<std::size_t>(b)]);
+  return result;
 }
 
 template <class Void>
@@ -78,6 +93,11 @@ Tensor::Tensor(DType dtype, std::span<const std::int64_t> shape) {
   ask_for_large_pages(memory_.get(), bytes);
   std::memset(memory_.get(), 0, bytes);
   view_ = TensorView(memory_.get(), dtype, shape);
+}
+
+void Tensor::require_dtype(DType asked) const {
+  if (asked == dtype()) return;
+  fail("tensor: values of ", name_of(asked), " are asked of ", describe(view_));
 }
 
 float round_to_odd(double x) {

@@ -54,8 +54,8 @@ QueryRows::QueryRows(const AttentionShape& shape, const AttentionParams& params,
     rule_.mask_stride = mask_.stride(3);
   }
   if (params.block_mask.defined()) {
-    const std::int64_t q_blocks = (shape.q_len + params.block_q - 1) / params.block_q;
-    const std::int64_t kv_blocks = (shape.kv_len + params.block_kv - 1) / params.block_kv;
+    const std::int64_t q_blocks = blocks_over(shape.q_len, params.block_q);
+    const std::int64_t kv_blocks = blocks_over(shape.kv_len, params.block_kv);
     block_mask_ = broadcast(params.block_mask, {shape.batch, shape.heads, q_blocks, kv_blocks});
     rule_.has_block_mask = true;
     rule_.block_mask_stride = block_mask_.stride(3);

@@ -31,8 +31,8 @@ LogitInputs::LogitInputs(const AttentionShape& shape, const AttentionParams& par
     relative_table = Doubles<2>(broadcast(params.relative_table, {s.heads, params.relative_table.size(1)}));
   }
   if (params.block_mask.defined()) {
-    const std::int64_t q_blocks = (s.q_len + params.block_q - 1) / params.block_q;
-    const std::int64_t kv_blocks = (s.kv_len + params.block_kv - 1) / params.block_kv;
+    const std::int64_t q_blocks = blocks_over(s.q_len, params.block_q);
+    const std::int64_t kv_blocks = blocks_over(s.kv_len, params.block_kv);
     block_mask = bytes(broadcast(params.block_mask, {s.batch, s.heads, q_blocks, kv_blocks}));
   }
 }

@@ -150,6 +150,15 @@ const Row kRows[] = {
     {"NanTemperature", [](Call& c) { c.params.temperature = kNaN; }, "attention: temperature nan must be positive"},
     {"NegativeSoftcap", [](Call& c) { c.params.softcap = -1; },
      "attention: softcap -1 must be finite and not negative"},
+    // Kernels hold these in f32: an infinity there would be NaN in out.
+    {"HugeScale", [](Call& c) { c.params.scale = 1e39; },
+     "attention: scale 1e+39 / temperature 1 is 1e+39, over the limit 1e+30 where q is f32"},
+    {"TinyTemperature", [](Call& c) { c.params.scale = 2, c.params.temperature = 1e-40; },
+     "attention: scale 2 / temperature 1e-40 is 2e+40, over the limit 1e+30 where q is f32"},
+    {"HugeSoftcap", [](Call& c) { c.params.softcap = 1e39; },
+     "attention: softcap 1e+39 is over the limit 1e+30 where q is f32 (0: none)"},
+    {"TinySoftcap", [](Call& c) { c.params.scale = 2, c.params.softcap = 1e-40; },
+     "attention: scale / temperature 2 over softcap 1e-40 is over the limit 1e+30 where q is f32"},
     {"WindowLeft", [](Call& c) { c.params.window_left = -2; }, "attention: window_left -2 must be at least 0, or -1"},
     {"WindowRight", [](Call& c) { c.params.window_right = -7; }, "attention: window_right -7 must be at least 0"},
     {"DropoutOne", [](Call& c) { c.params.dropout = 1; }, "attention: dropout 1 is not in [0, 1)"},
@@ -323,7 +332,8 @@ const Row kRows[] = {
        c.stats.weights = c.make(DType::f32, {2, 4, 2, 5});
      },
      "attention: stats.weights is f32 [2, 4, 2, 5], expected [2, 4, 3, 5]"},
-    {"UnknownTarget", [](Call& c) { c.execution.target = "abacus"; }, "attention: no implementation accepts this call"},
+    {"UnknownTarget", [](Call& c) { c.execution.target = "abacus"; },
+     "attention: there is no target abacus in this build"},
 };
 
 class BadInput : public testing::TestWithParam<Row> {};

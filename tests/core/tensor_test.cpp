@@ -43,7 +43,15 @@ TEST(Tensor, EmptyAndScalarShapes) {
 TEST(Tensor, RefusesBadSizes) {
   EXPECT_EQ(error_of([] { Tensor(DType::f32, {2, -1}); }), "tensor: size -1 is negative");
   EXPECT_THAT(error_of([] { Tensor(DType::f32, {INT64_MAX / 2, 3}); }), HasSubstr("more bytes than 64 bits hold"));
+  EXPECT_THAT(error_of([] { Tensor(DType::f32, {0, INT64_MAX / 2, 3}); }), HasSubstr("more bytes than 64 bits hold"));
   EXPECT_EQ(error_of([] { Tensor(DType::f32, {1, 1, 1, 1, 1, 1, 1}); }), "tensor: rank 7 is over the maximum 6");
+}
+
+TEST(Tensor, ValuesAreOfItsOwnType) {
+  Tensor t(DType::bf16, {2, 3});
+  EXPECT_EQ(t.values<BFloat16>().size(), 6u);
+  EXPECT_EQ(error_of([&] { t.values<float>(); }), "tensor: values of f32 are asked of bf16 [2, 3]");
+  EXPECT_EQ(error_of([&] { std::as_const(t).values<Float16>(); }), "tensor: values of f16 are asked of bf16 [2, 3]");
 }
 
 TEST(TensorView, StridesOfSlicesAndTranspositions) {
@@ -54,6 +62,7 @@ TEST(TensorView, StridesOfSlicesAndTranspositions) {
   EXPECT_THAT(doubles(view.slice(0, 1, 2).transposed(1, 2).slice(1, 0, 2)), ElementsAre(12, 16, 20, 13, 17, 21));
   EXPECT_EQ(error_of([&] { view.slice(1, 2, 5); }), "slice: [2, 5) of dimension 1 with size 3");
   EXPECT_EQ(error_of([&] { view.slice(3, 0, 1); }), "slice: dimension 3 of a tensor of rank 3");
+  EXPECT_EQ(error_of([&] { view.transposed(1, 3); }), "transposed: dimensions 1 and 3 of a tensor of rank 3");
 }
 
 TEST(TensorView, Describes) {

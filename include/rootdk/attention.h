@@ -6,7 +6,8 @@
 //     weights = softmax over keys, with an optional learned sink per head in the denominator
 //     out     = dropout(weights) v
 //
-// docs/operation.md defines every term; src/reference/attention.cpp is the executable specification.
+// docs/operation.md defines every term; src/reference/attention.cpp is the executable specification;
+// examples/training.cpp goes forward and back.
 
 #include <cstddef>
 #include <cstdint>
@@ -122,27 +123,30 @@ struct Execution {
 // q [batch, heads, q_len, head_dim], k [batch, kv_heads, kv_len, head_dim], v [batch, kv_heads, kv_len, value_dim],
 // out [batch, heads, q_len, value_dim]; one element type, last dimension contiguous, other strides free.
 // heads is a multiple of kv_heads: query head h reads key head h / (heads / kv_heads).
-// Throws rootdk::Error, with the values in the message, before anything is written.
+// What is written must not overlap what is read, here and everywhere. Throws rootdk::Error, with the values in the
+// message, before anything is written. Any number of threads may call at once. On CUDA the call returns when its work
+// is queued on Execution::stream.
 ROOTDK_API void attention(ConstTensorView q, ConstTensorView k, ConstTensorView v, TensorView out,
                           const AttentionParams& params = {}, const AttentionStats& stats = {},
                           const Execution& execution = {});
 
-// What the forward pass read and wrote. entropy is needed only where the loss has a gradient for it.
+// What the forward pass read and wrote; all but entropy are needed.
 struct AttentionSaved {
   ConstTensorView q{}, k{}, v{}, out{};
-  ConstTensorView lse{};
-  ConstTensorView entropy{};
+  ConstTensorView lse{};      // AttentionStats::lse
+  ConstTensorView entropy{};  // AttentionStats::entropy, where AttentionUpstream::entropy is given
 };
 
-// Gradients of the loss that flow in; lse and entropy are optional.
+// Gradients of the loss with respect to what the forward pass wrote, of the same shapes and types; out is needed.
 struct AttentionUpstream {
   ConstTensorView out{};
   ConstTensorView lse{};
   ConstTensorView entropy{};
 };
 
-// Gradients that flow out. Each view that is given is overwritten. q, k, v have the type of their tensor, bias its own
-// type or f32, the others the type of the parameter. column_mass is the forward statistic as a by-product.
+// Gradients that flow out; what is not given is not computed. Each view that is given is overwritten. q, k, v have the
+// type of their tensor, bias its own type or f32, the others the type of the parameter. column_mass is the forward
+// statistic as a by-product.
 struct AttentionGradients {
   TensorView q{}, k{}, v{};
   TensorView bias{};            // the shape of params.bias: summed over broadcast dimensions
@@ -153,6 +157,7 @@ struct AttentionGradients {
   TensorView column_mass{};     // [batch, heads, kv_len]
 };
 
+// params are those of the forward call, the seed included.
 ROOTDK_API void attention_backward(const AttentionSaved& saved, const AttentionUpstream& upstream,
                                    const AttentionGradients& gradients, const AttentionParams& params = {},
                                    const Execution& execution = {});

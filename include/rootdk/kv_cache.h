@@ -4,15 +4,17 @@
 //
 //     KvCache cache({.dtype = DType::bf16, .kv_heads = 8, .head_dim = 128, .page_size = 64, .pages = 4096});
 //     const SequenceId s = cache.open();
-//     append(cache, k, v, {{{.sequence = s, .tokens = n}}});       // a prompt, or one token
-//     attend(cache, q, out, {{{.sequence = s, .tokens = n}}});     // causal among the n, over everything before them
+//     append(cache, k, v, {{.sequence = s, .tokens = n}});       // a prompt, or one token
+//     attend(cache, q, out, {{.sequence = s, .tokens = n}});     // causal among the n, over everything before them
 //
 // One call serves many sequences of mixed lengths, prefill and decode together. The rows of the sequences follow one
 // another, as in packed attention(): q is [1, heads, tokens, head_dim].
-// docs/kv_cache.md has the rules; src/reference/attend.cpp is the executable specification.
+// docs/kv_cache.md has the rules; src/reference/attend.cpp is the executable specification; examples/generation.cpp is
+// a whole program.
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <span>
@@ -127,6 +129,16 @@ struct KvStep {
   std::int64_t position = -1;
 };
 
+// The steps of a call: {{.sequence = a, .tokens = 5}, {.sequence = b}}, one KvStep, or any array of them. A view, as
+// std::span is.
+class KvSteps : public std::span<const KvStep> {
+ public:
+  using std::span<const KvStep>::span;
+  KvSteps(std::span<const KvStep> steps) : span(steps) {}
+  KvSteps(std::initializer_list<KvStep> steps) : span(steps.begin(), steps.size()) {}
+  KvSteps(const KvStep& step) : span(&step, 1) {}
+};
+
 struct AppendParams {
   std::int64_t layer = 0;
   // Rotates k at its positions on the way in, in double, rounding once; offset is added to the positions.
@@ -135,7 +147,7 @@ struct AppendParams {
 
 // k [1, kv_heads, tokens, head_dim], v [1, kv_heads, tokens, value_dim], f32, bf16, f16 or f64, whatever the cache
 // holds; last dimension contiguous. Each sequence at most once. A cache without the pages says how many it needs.
-ROOTDK_API void append(KvCache& cache, ConstTensorView k, ConstTensorView v, std::span<const KvStep> steps,
+ROOTDK_API void append(KvCache& cache, ConstTensorView k, ConstTensorView v, KvSteps steps,
                        const AppendParams& params = {}, const Execution& execution = {});
 
 // The operation of attention() where a query at position i reads the keys j <= i of its sequence that were not evicted.
@@ -165,17 +177,17 @@ struct AttendStats {
 // q [1, heads, tokens, head_dim], out [1, heads, tokens, value_dim] of q's type, which need not be the cache's.
 // The result of a token has the same bits for any number of threads, whatever else is in the call, and however the
 // tokens of its sequence were spread over calls.
-ROOTDK_API void attend(const KvCache& cache, ConstTensorView q, TensorView out, std::span<const KvStep> steps,
+ROOTDK_API void attend(const KvCache& cache, ConstTensorView q, TensorView out, KvSteps steps,
                        const AttendParams& params = {}, const AttendStats& stats = {}, const Execution& execution = {});
 
 // Device scratch memory that the call wants in Execution::workspace; 0 on the CPU, which takes its own.
-ROOTDK_API std::size_t attend_workspace(const KvCache& cache, ConstTensorView q, TensorView out,
-                                        std::span<const KvStep> steps, const AttendParams& params = {},
-                                        const AttendStats& stats = {}, const Execution& execution = {});
+ROOTDK_API std::size_t attend_workspace(const KvCache& cache, ConstTensorView q, TensorView out, KvSteps steps,
+                                        const AttendParams& params = {}, const AttendStats& stats = {},
+                                        const Execution& execution = {});
 
 // Which implementation attend would use here, and why not the others.
-ROOTDK_API Explanation explain_attend(const KvCache& cache, ConstTensorView q, TensorView out,
-                                      std::span<const KvStep> steps, const AttendParams& params = {},
-                                      const AttendStats& stats = {}, const Execution& execution = {});
+ROOTDK_API Explanation explain_attend(const KvCache& cache, ConstTensorView q, TensorView out, KvSteps steps,
+                                      const AttendParams& params = {}, const AttendStats& stats = {},
+                                      const Execution& execution = {});
 
 }  // namespace rootdk

@@ -61,7 +61,7 @@ struct Pair {
     const rootdk_kv_step step = {id, kTokens, -1};
     for (std::int64_t layer = 0; layer < kLayers; ++layer) {
       EXPECT_EQ(ROOTDK_OK, rootdk_kv_append(c, &ck, &cv, &step, 1, layer, &rotation, nullptr)) << rootdk_last_error();
-      append(cpp, k, v, {{{.sequence = sequence, .tokens = kTokens}}}, {.layer = layer, .rope = RopeParams{}});
+      append(cpp, k, v, {{.sequence = sequence, .tokens = kTokens}}, {.layer = layer, .rope = RopeParams{}});
     }
   }
   ~Pair() { rootdk_kv_cache_destroy(c); }
@@ -130,7 +130,7 @@ void expect_same_attention(const Pair& pair, int64_t id, SequenceId sequence) {
       << rootdk_last_error();
   EXPECT_EQ(scratch, 0u);  // the CPU takes its own
   ASSERT_EQ(ROOTDK_OK, rootdk_kv_attend(pair.c, &cq, &cout, &step, 1, &params, &asked, nullptr)) << rootdk_last_error();
-  attend(pair.cpp, q, expected, {{{.sequence = sequence, .tokens = kNew}}},
+  attend(pair.cpp, q, expected, {{.sequence = sequence, .tokens = kNew}},
          {.layer = 1,
           .scale = 0.7,
           .temperature = 1.5,

@@ -28,7 +28,7 @@ KvCache paged(std::int64_t pages, std::int64_t page_size = 16, std::int64_t laye
 
 void give(KvCache& cache, SequenceId sequence, std::int64_t tokens, std::int64_t layer = 0) {
   const Tensor x = random_tensor(DType::f32, {1, kHeads, tokens, kDim}, 1);
-  append(cache, x, x, {{{.sequence = sequence, .tokens = tokens}}}, {.layer = layer});
+  append(cache, x, x, {{.sequence = sequence, .tokens = tokens}}, {.layer = layer});
 }
 
 std::string message_of(const std::function<void()>& body) {
@@ -98,7 +98,7 @@ TEST(KvCache, BothForksMayWriteInOneCall) {
   const SequenceId b = cache.fork(a);
   // Two sequences leave one shared page: only the first has to copy.
   const Tensor x = random_tensor(DType::f32, {1, kHeads, 2, kDim}, 1);
-  append(cache, x, x, {{{.sequence = a}, {.sequence = b}}});
+  append(cache, x, x, {{.sequence = a}, {.sequence = b}});
   EXPECT_EQ(cache.usage().free_pages, 0);
   EXPECT_EQ(cache.usage().shared_pages, 0);
 }
@@ -196,7 +196,7 @@ TEST(KvCache, BadUseIsRefusedAndChangesNothing) {
       {put(one, one, {.sequence = s}, {.rope = RopeParams{.rotary_dim = 10}}),
        "rotary_dim 10 is not in 0 to head_dim 8"},
       {[&] {
-         append(cache, two, two, {{{.sequence = s}, {.sequence = s}}});
+         append(cache, two, two, {{.sequence = s}, {.sequence = s}});
        },
        "append: sequence 0 is named twice"},
       {look(one, out, {.sequence = unknown}), "attend: sequence 77 is unknown"},
@@ -207,6 +207,8 @@ TEST(KvCache, BadUseIsRefusedAndChangesNothing) {
       {look(one, out, {.sequence = s}, {.layer = -1}), "attend: layer -1 is not in 0 to 0"},
       {look(one, out, {.sequence = s}, {.temperature = 0}), "attend: temperature 0 must be positive"},
       {look(one, out, {.sequence = s}, {.softcap = -1}), "attend: softcap -1 must be finite"},
+      {look(one, out, {.sequence = s}, {.scale = 1e39}),
+       "attend: scale 1e+39 / temperature 1 is 1e+39, over the limit"},
       {look(one, out, {.sequence = s}, {.window_left = -2}), "attend: window_left -2 must be at least 0"},
       {look(one, out, {.sequence = s}, {.sinks = three}), "attend: sinks is f32 [3]"},
       {look(one, out, {.sequence = s}, {}, {.lse = half}), "attend: stats.lse has type bf16, expected f32"},
@@ -265,7 +267,7 @@ TEST(KvCache, A100000SequencesLeaveNothingBehind) {
   auto serve = [&](int sequences) {
     for (int n = 0; n < sequences; ++n) {
       const SequenceId s = cache.open();
-      append(cache, x, x, {{{.sequence = s, .tokens = 3}}});
+      append(cache, x, x, {{.sequence = s, .tokens = 3}});
       const SequenceId child = cache.fork(s);
       cache.close(s);
       cache.close(child);

@@ -35,9 +35,9 @@ class Twins {
     const Tensor v = random_tensor(q_dtype, {1, kKvHeads, kLen, kDim}, 2);
     host_one_ = host_.open();
     device_one_ = device_.open();
-    append(host_, k, v, {{{.sequence = host_one_, .tokens = kLen}}});
+    append(host_, k, v, {{.sequence = host_one_, .tokens = kLen}});
     Placement call(&cuda_memory());
-    append(device_, call.input(k), call.input(v), {{{.sequence = device_one_, .tokens = kLen}}});
+    append(device_, call.input(k), call.input(v), {{.sequence = device_one_, .tokens = kLen}});
     call.fetch();
   }
 

@@ -21,13 +21,13 @@ struct Long {
         v(random_tensor(DType::f32, {1, kKvHeads, kLen, kDim}, 2)),
         q(random_tensor(DType::f32, {1, kHeads, kLen, kDim}, 3)) {
     one = cache.open();
-    append(cache, k, v, {{{.sequence = one, .tokens = kLen}}});
+    append(cache, k, v, {{.sequence = one, .tokens = kLen}});
   }
 
   Tensor decode(std::int64_t position, std::int64_t tokens, int threads, const AttendParams& params = {}) {
     Tensor out(DType::f32, {1, kHeads, tokens, kDim});
     attend(cache, q.view().slice(2, position, position + tokens), out,
-           {{{.sequence = one, .tokens = tokens, .position = position}}}, params, {},
+           {{.sequence = one, .tokens = tokens, .position = position}}, params, {},
            {.executor = &shared_executor(threads)});
     return out;
   }
@@ -44,8 +44,8 @@ TEST_P(LongCaches, AgreeWithTheReference) {
   for (const AttendParams& params : {AttendParams{}, AttendParams{.window_left = 1500, .window_keeps_first = 4}}) {
     const Tensor out = test.decode(kLen - 3, 3, 2, params);
     Tensor expected(DType::f32, {1, kHeads, 3, kDim});
-    attend(test.cache, test.q.view().slice(2, kLen - 3, kLen), expected, {{{.sequence = test.one, .tokens = 3}}},
-           params, {}, {.target = "reference"});
+    attend(test.cache, test.q.view().slice(2, kLen - 3, kLen), expected, {{.sequence = test.one, .tokens = 3}}, params,
+           {}, {.target = "reference"});
     EXPECT_LT(difference(convert(expected, DType::f64), convert(out, DType::f64)).largest, 1e-4);
   }
 }
@@ -73,8 +73,8 @@ TEST_P(LongCaches, HaveTheSameBitsInAnyBatch) {
   const SequenceId other = test.cache.fork(test.one, 700);
   Tensor alone(DType::f32, {1, kHeads, 1, kDim}), both(DType::f32, {1, kHeads, 3, kDim});
   const ConstTensorView q = test.q;
-  attend(test.cache, q.slice(2, 2, 3), alone, {{{.sequence = test.one}}});
-  attend(test.cache, q.slice(2, 0, 3), both, {{{.sequence = other, .tokens = 2}, {.sequence = test.one}}});
+  attend(test.cache, q.slice(2, 2, 3), alone, {{.sequence = test.one}});
+  attend(test.cache, q.slice(2, 0, 3), both, {{.sequence = other, .tokens = 2}, {.sequence = test.one}});
   EXPECT_EQ(doubles(both.view().slice(2, 2, 3)), doubles(alone));
 }
 
@@ -85,11 +85,11 @@ TEST_P(LongCaches, ManyHeadsHaveTheSameBitsForAnyThreads) {
   KvCache cache({.dtype = GetParam(), .kv_heads = kMany, .head_dim = kSmall, .page_size = 16, .pages = 600});
   const SequenceId sequence = cache.open();
   append(cache, random_tensor(DType::f32, {1, kMany, kLong, kSmall}, 4),
-         random_tensor(DType::f32, {1, kMany, kLong, kSmall}, 5), {{{.sequence = sequence, .tokens = kLong}}});
+         random_tensor(DType::f32, {1, kMany, kLong, kSmall}, 5), {{.sequence = sequence, .tokens = kLong}});
   const Tensor q = random_tensor(DType::f32, {1, kMany, 1, kSmall}, 6);
   const auto attended = [&](Execution execution) {
     Tensor out(DType::f32, {1, kMany, 1, kSmall});
-    attend(cache, q, out, {{{.sequence = sequence}}}, {}, {}, execution);
+    attend(cache, q, out, {{.sequence = sequence}}, {}, {}, execution);
     return out;
   };
   const Tensor one = attended({.executor = &shared_executor(1)});
@@ -118,7 +118,7 @@ TEST_P(LongCaches, KeysThatARowDoesNotReadMayHoldAnything) {
     const KvStep step{.sequence = cache.open(), .tokens = 78};
     append(cache, keys.view().slice(2, 0, 78), values.view().slice(2, 0, 78), {&step, 1});
     Tensor out(DType::f32, {1, kHeads, 6, kDim});
-    attend(cache, test.q.view().slice(2, 72, 78), out, {{{.sequence = step.sequence, .tokens = 6, .position = 72}}},
+    attend(cache, test.q.view().slice(2, 72, 78), out, {{.sequence = step.sequence, .tokens = 6, .position = 72}},
            params);
     return out;
   };

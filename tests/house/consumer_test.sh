@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the build into a fresh folder and uses it as three kinds of users do: find_package, pkg-config, and
-# add_subdirectory. The program is the README's own C++ example, cut out of the file.
+# add_subdirectory. The programs are the README's own C++ example, cut out of the file, and those of examples/.
 # usage: consumer_test.sh SOURCE_DIR BUILD_DIR COMPILER
 set -euo pipefail
 source_dir=$1 build_dir=$2 compiler=$3
@@ -32,6 +32,16 @@ cmake -S "$work/app" -B "$work/found" -G Ninja -DCMAKE_PREFIX_PATH="$work/prefix
   ${CONSUMER_FLAGS:+-DCMAKE_CXX_FLAGS="$CONSUMER_FLAGS"} >"$work/found.log"
 cmake --build "$work/found" >>"$work/found.log"
 "$work/found/consumer" | tee "$work/found.out"
+
+echo "-- examples"
+cmake -S "$source_dir/examples" -B "$work/examples" -G Ninja -DCMAKE_PREFIX_PATH="$work/prefix" \
+  -DCMAKE_CXX_COMPILER="$compiler" -DCMAKE_CXX_FLAGS="-Wall -Wextra -Werror ${CONSUMER_FLAGS:-}" >"$work/examples.log"
+cmake --build "$work/examples" >>"$work/examples.log"
+"$work/examples/training" | tee "$work/training.out"
+# What it set out to learn: rows that read one key or two.
+awk '/^step 400/ && $4 < 0.1 && $8 < 2 {learned = 1} END {exit !learned}' "$work/training.out"
+"$work/examples/generation" | tee "$work/generation.out"
+grep -q "after trim and close: 4 of 32 pages in use, 2 shared" "$work/generation.out"
 
 echo "-- pkg-config"
 libdir=$(dirname "$(find "$work/prefix" -name rootdk.pc)")

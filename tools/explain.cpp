@@ -198,7 +198,8 @@ void run_explain(const ExplainOptions& options) {
     require(!explanation.candidates.empty(), explanation.error);
     options.json ? print_json(question, explanation, options.backward)
                  : print_text(question, explanation, options.backward);
-    require(!explanation.chosen.empty(), "no implementation accepts this call");
+    // The reasons of each stand above: the error's first line is enough.
+    require(!explanation.chosen.empty(), explanation.error.substr(0, explanation.error.find(":\n")));
   };
   if (options.case_path.empty()) {
     answer(Question(options));
@@ -212,16 +213,16 @@ void run_explain(const ExplainOptions& options) {
 void add_shape_options(CLI::App& verb, ExplainOptions& o) {
   const auto size = [&](const char* name, std::int64_t& value, const char* help) {
     verb.add_option(name, value, help)
-        ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40))
+        ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40).description(""))
         ->type_name("N")
         ->group("Shape");
   };
-  size("--batch", o.batch, "Sequences (default 1)");
-  size("--heads", o.heads, "Query heads (default 8)");
+  size("--batch", o.batch, "Sequences (default: 1)");
+  size("--heads", o.heads, "Query heads (default: 8)");
   size("--kv-heads", o.kv_heads, "Key heads (default: as many as query heads)");
-  size("--q-len", o.q_len, "Queries a sequence (default 1024)");
+  size("--q-len", o.q_len, "Queries a sequence (default: 1024)");
   size("--kv-len", o.kv_len, "Keys a sequence (default: as many as queries)");
-  size("--head-dim", o.head_dim, "Size of a query and a key (default 64)");
+  size("--head-dim", o.head_dim, "Size of a query and a key (default: 64)");
   size("--value-dim", o.value_dim, "Size of a value (default: as a key)");
 }
 
@@ -229,9 +230,9 @@ void add_feature_options(CLI::App& verb, ExplainOptions& o) {
   const auto flag = [&](const char* name, bool& value, const char* help) {
     verb.add_flag(name, value, help)->group("Features");
   };
-  verb.add_option("--score", o.score, "dot, cosine or additive")
-      ->check(CLI::IsMember({"dot", "cosine", "additive"}))
-      ->type_name("NAME")
+  verb.add_option("--score", o.score, "How a query and a key become a number (default: dot)")
+      ->check(CLI::IsMember({"dot", "cosine", "additive"}).description(""))
+      ->type_name("dot|cosine|additive")
       ->group("Features");
   verb.add_option("--softcap", o.softcap, "Cap of the scaled score")->type_name("X")->group("Features");
   verb.add_option("--dropout", o.dropout, "Probability that a weight is dropped")->type_name("P")->group("Features");
@@ -262,7 +263,7 @@ void add_explain_command(CLI::App& program) {
   auto options = std::make_shared<ExplainOptions>();
   verb->add_option("case", options->case_path, "Take the call from a file instead of the options")
       ->type_name("CASE.safetensors");
-  add_dtype_option(*verb, options->dtype, "Element type of q, k, v (default f32, or that of the file)");
+  add_dtype_option(*verb, options->dtype, "Element type of q, k, v (default: f32, or that of the file)");
   verb->add_flag("--backward", options->backward, "Ask about the backward pass");
   options->execution.add_to(*verb);
   add_shape_options(*verb, *options);

@@ -3,6 +3,7 @@
 // How every operation picks its implementation: candidates are asked in order, the first that accepts runs, and each
 // refusal says why. An operation specialises implementations<Call>() with its ordered list.
 
+#include <algorithm>
 #include <cstdio>
 #include <initializer_list>
 #include <span>
@@ -54,9 +55,20 @@ Explanation ask(const Call& call) {
   return result;
 }
 
-inline std::string refusals(const Explanation& explanation) {
+// Why a call finds no implementation: in one line where that says it all, else in the words of each.
+template <class Call>
+std::string without_implementation(const Call& call, const Explanation& answers, std::string_view forced) {
+  const auto is_forced = [&](const Explanation::Candidate& candidate) { return candidate.name == forced; };
   std::ostringstream text;
-  for (const auto& candidate : explanation.candidates) text << "\n  " << candidate.name << ": " << candidate.refusal;
+  if (!forced.empty() && std::none_of(answers.candidates.begin(), answers.candidates.end(), is_forced)) {
+    text << "there is no target " << forced << " in this build; there are";
+    for (const auto& candidate : answers.candidates) text << ' ' << candidate.name;
+  } else if (device_of(call).kind == DeviceKind::cuda && cuda::forward_implementations().empty()) {
+    text << "the tensors lie on a CUDA device, and this build has no CUDA kernels";
+  } else {
+    text << "no implementation accepts this call:";
+    for (const auto& candidate : answers.candidates) text << "\n  " << candidate.name << ": " << candidate.refusal;
+  }
   return text.str();
 }
 
@@ -73,7 +85,7 @@ const Implementation<Call>& choose(std::string_view operation, const Call& call,
     }
     return candidate;
   }
-  fail(operation, ": no implementation accepts this call:", refusals(ask(call)));
+  fail(operation, ": ", without_implementation(call, ask(call), forced));
 }
 
 template <class Call>
@@ -84,8 +96,9 @@ const Implementation<Call>& choose(std::string_view operation, const Call& call)
 template <class MakeCall>
 Explanation explain_call(MakeCall make_call) {
   try {
-    Explanation result = ask(make_call());
-    if (result.chosen.empty()) result.error = "no implementation accepts this call:" + refusals(result);
+    const auto call = make_call();
+    Explanation result = ask(call);
+    if (result.chosen.empty()) result.error = without_implementation(call, result, forced_target(call.execution));
     return result;
   } catch (const Error& error) {
     Explanation result;

@@ -10,6 +10,7 @@
 #include "models/checkpoint.h"
 #include "models/token_ids.h"
 #include "tools/commands.h"
+#include "tools/options.h"
 
 namespace rootdk::tools {
 namespace {
@@ -92,9 +93,7 @@ void add_forward_command(CLI::App& program) {
       ->type_name("FILE");
   verb->add_option("--out", options->out, "safetensors to write")->required()->type_name("FILE");
   verb->add_flag("--no-weights", options->no_weights, "Leave the attention weights out");
-  verb->add_option("--threads", options->threads, "Threads (default: ROOTDK_THREADS, or all)")
-      ->check(CLI::Range(1, 4096))
-      ->type_name("N");
+  add_threads_option(*verb, options->threads);
   verb->add_flag("--json", options->json, "Print JSON");
   verb->callback([options] { run_forward(*options); });
 }

@@ -175,9 +175,7 @@ void add_generate_command(CLI::App& program) {
   verb->add_flag("--ignore-end", options->ignore_end, "Go on behind the model's end token (the default with --ids)")
       ->excludes(stop_at_end);
   verb->add_flag("--stats", options->stats, "Speed over position, and each layer's max logit and entropy");
-  verb->add_option("--threads", options->threads, "Threads (default: ROOTDK_THREADS, or all)")
-      ->check(CLI::Range(1, 4096))
-      ->type_name("N");
+  add_threads_option(*verb, options->threads);
   verb->add_flag("--json", options->json, "Print JSON");
   verb->callback([options, prompt] {
     options->has_prompt = prompt->count() > 0;

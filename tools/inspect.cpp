@@ -136,9 +136,7 @@ void add_inspect_command(CLI::App& program) {
       ->type_name("0,1");
   verb->add_option("--compare", options->other_model, "Another checkpoint, set beside this one")->type_name("MODEL");
   verb->add_option("--compare-prompt", options->other_prompt, "Another text, set beside this one")->type_name("TEXT");
-  verb->add_option("--threads", options->threads, "Threads (default: ROOTDK_THREADS, or all)")
-      ->check(CLI::Range(1, 4096))
-      ->type_name("N");
+  add_threads_option(*verb, options->threads);
   verb->add_option("--report", options->report, "Write one self-contained HTML page here")->type_name("FILE");
   verb->add_flag("--json", options->json, "Print JSON");
   verb->callback([options, prompt] {

@@ -48,6 +48,7 @@ nlohmann::json to_json(const lab::Result& result) {
           {"claim", result.claim.text},
           {"quantity", finding.quantity},
           {"expected", json_number(finding.expected)},
+          {"relation", lab::name_of(finding.relation)},
           {"measured", json_number(finding.measured.value)},
           {"low", json_number(finding.measured.low)},
           {"high", json_number(finding.measured.high)},
@@ -85,7 +86,11 @@ void print(const lab::Result& result, const Style& style) {
   std::printf("%s  %s  %s\n", style.bold(format("%2d", result.claim.id)).c_str(),
               std::string(result.claim.text).c_str(), style.dim(format("%.1f s", result.seconds)).c_str());
   std::printf("    %s: ", finding.quantity.c_str());
-  if (!std::isnan(finding.expected)) std::printf("expected %.4g, ", finding.expected);
+  if (!std::isnan(finding.expected)) {
+    const std::string relation =
+        finding.relation == lab::Relation::equal ? "" : std::string(lab::name_of(finding.relation)) + " ";
+    std::printf("expected %s%.4g, ", relation.c_str(), finding.expected);
+  }
   std::printf("measured %.4g", finding.measured.value);
   if (finding.measured.high > finding.measured.low)
     std::printf(" [%.4g, %.4g]", finding.measured.low, finding.measured.high);

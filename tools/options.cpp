@@ -16,13 +16,11 @@ std::string refuse_negative(const std::string& entry) {
 
 void ExecutionOptions::add_to(CLI::App& verb) {
   verb.add_option("--target", target, "Force an implementation by name (see rootdk explain)")->type_name("NAME");
-  verb.add_option("--device", device, "Where to compute: cpu or cuda")
-      ->check(CLI::IsMember({"cpu", "cuda"}))
-      ->type_name("NAME")
+  verb.add_option("--device", device, "Where to compute")
+      ->check(CLI::IsMember({"cpu", "cuda"}).description(""))
+      ->type_name("cpu|cuda")
       ->capture_default_str();
-  verb.add_option("--threads", threads, "Threads on the CPU (default: ROOTDK_THREADS, or all)")
-      ->check(CLI::Range(1, 4096))
-      ->type_name("N");
+  add_threads_option(verb, threads, "Threads on the CPU (default: ROOTDK_THREADS, or all)");
 }
 
 Execution ExecutionOptions::execution() const {
@@ -31,13 +29,17 @@ Execution ExecutionOptions::execution() const {
 
 std::string refuse_empty(const std::string& entry) { return entry.empty() ? "a number is missing" : ""; }
 
+void add_threads_option(CLI::App& verb, int& threads, const std::string& help) {
+  verb.add_option("--threads", threads, help)->check(CLI::Range(1, 4096).description(""))->type_name("N");
+}
+
 void add_seed_option(CLI::App& verb, std::uint64_t& seed, const std::string& help) {
   verb.add_option("--seed", seed, help)->check(refuse_negative)->capture_default_str()->type_name("N");
 }
 
 void add_dtype_option(CLI::App& verb, std::string& dtype, const std::string& help) {
   verb.add_option("--dtype", dtype, help)
-      ->check(CLI::IsMember({"f32", "bf16", "f16", "f64"}))
+      ->check(CLI::IsMember({"f32", "bf16", "f16", "f64"}).description(""))
       ->type_name("f32|bf16|f16|f64");
 }
 

@@ -28,6 +28,10 @@ struct ExecutionOptions {
 // A check for options that are lists of numbers: an empty text would be read as 0.
 std::string refuse_empty(const std::string& entry);
 
+// --threads N: 1 to 4096.
+void add_threads_option(CLI::App& verb, int& threads,
+                        const std::string& help = "Threads (default: ROOTDK_THREADS, or all)");
+
 // --seed N: numbers below 0 are refused, which would be read as very large ones.
 void add_seed_option(CLI::App& verb, std::uint64_t& seed, const std::string& help);
 

@@ -120,9 +120,9 @@ void add_model_options(CLI::App& verb, TrainVerb& options) {
       ->check(CLI::IsMember({"char", "bpe"}))
       ->capture_default_str();
   verb.add_option("--vocab", model.vocab_size, "Vocabulary of the bpe tokenizer")->type_name("N");
-  verb.add_option("--d-model", model.d_model)->capture_default_str()->type_name("N");
-  verb.add_option("--layers", model.layers)->capture_default_str()->type_name("N");
-  verb.add_option("--heads", model.heads)->capture_default_str()->type_name("N");
+  verb.add_option("--d-model", model.d_model, "Width of the model")->capture_default_str()->type_name("N");
+  verb.add_option("--layers", model.layers, "Blocks")->capture_default_str()->type_name("N");
+  verb.add_option("--heads", model.heads, "Query heads of a block")->capture_default_str()->type_name("N");
   verb.add_option("--kv-heads", model.kv_heads, "Key heads (default: as many as heads)")->type_name("N");
   verb.add_option("--d-ff", model.d_ff, "Width of the feed-forward (default: 8/3 of d-model)")->type_name("N");
   verb.add_option("--context", model.context, "Tokens of a sequence")->capture_default_str()->type_name("N");
@@ -139,16 +139,16 @@ void add_model_options(CLI::App& verb, TrainVerb& options) {
 void add_training_options(CLI::App& verb, TrainVerb& options) {
   TrainSettings& settings = options.settings;
   verb.add_option("--batch", settings.batch, "Sequences a step")->capture_default_str()->type_name("N");
-  verb.add_option("--steps", settings.steps)->capture_default_str()->type_name("N");
+  verb.add_option("--steps", settings.steps, "Steps of the optimiser")->capture_default_str()->type_name("N");
   verb.add_option("--lr", settings.learning_rate, "Peak learning rate")->capture_default_str()->type_name("X");
   verb.add_option("--warmup", settings.warmup_steps, "Steps of linear warm-up")->capture_default_str()->type_name("N");
-  verb.add_option("--schedule", options.schedule)
+  verb.add_option("--schedule", options.schedule, "Learning rate after the warm-up")
       ->check(CLI::IsMember({"constant", "linear", "cosine", "inverse_sqrt"}))
       ->capture_default_str();
-  verb.add_option("--weight-decay", settings.adam.weight_decay)->capture_default_str()->type_name("X");
+  verb.add_option("--weight-decay", settings.adam.weight_decay, "Of AdamW")->capture_default_str()->type_name("X");
   verb.add_option("--clip", settings.clip, "Largest gradient norm; 0: none")->capture_default_str()->type_name("X");
   verb.add_option("--qk-clip", settings.qk_clip, "Largest logit before projections are shrunk; 0: off")->type_name("X");
-  verb.add_option("--dropout", settings.dropout)->capture_default_str()->type_name("P");
+  verb.add_option("--dropout", settings.dropout, "Probability, in every block")->capture_default_str()->type_name("P");
   add_seed_option(verb, settings.seed, "Of weights, order and dropout");
 }
 
@@ -167,20 +167,18 @@ void add_train_command(CLI::App& program) {
   const std::vector<CLI::Option*> settings(all.begin() + static_cast<std::ptrdiff_t>(before), all.end());
   verb->add_flag("--resume", options->resume, "Continue from DIR with the settings it began with");
   verb->add_option("--stop-after", options->stop_after, "End this run after N steps; --resume goes on")->type_name("N");
-  verb->add_option("--log-every", options->log_every)
-      ->check(CLI::Range(std::int64_t{1}, std::numeric_limits<std::int64_t>::max()))
+  verb->add_option("--log-every", options->log_every, "Steps between two lines of progress")
+      ->check(CLI::Range(std::int64_t{1}, std::numeric_limits<std::int64_t>::max()).description(""))
       ->capture_default_str()
       ->type_name("N");
-  verb->add_option("--save-every", options->save_every)
-      ->check(CLI::Range(std::int64_t{1}, std::numeric_limits<std::int64_t>::max()))
+  verb->add_option("--save-every", options->save_every, "Steps between two savings of the state")
+      ->check(CLI::Range(std::int64_t{1}, std::numeric_limits<std::int64_t>::max()).description(""))
       ->capture_default_str()
       ->type_name("N");
   verb->add_option("--save-dtype", options->save_dtype, "Element type of model.safetensors")
       ->check(CLI::IsMember({"f32", "bf16", "f16"}))
       ->capture_default_str();
-  verb->add_option("--threads", options->threads, "Threads (default: ROOTDK_THREADS, or all)")
-      ->check(CLI::Range(1, 4096))
-      ->type_name("N");
+  add_threads_option(*verb, options->threads);
   verb->add_flag("--json", options->json, "Print JSON at the end");
   verb->callback([options, settings] {
     for (const CLI::Option* setting : settings) {

@@ -3,6 +3,15 @@
 
 namespace rootdk::lab {
 
+std::string_view name_of(Relation relation) {
+  switch (relation) {
+    case Relation::equal: return "equal";
+    case Relation::at_least: return "at least";
+    case Relation::at_most: return "at most";
+  }
+  return "unknown";
+}
+
 std::string_view name_of(Verdict verdict) {
   switch (verdict) {
     case Verdict::holds: return "holds";

@@ -15,6 +15,10 @@ namespace rootdk::lab {
 enum class Verdict { holds, holds_with_a_correction, does_not_hold };
 std::string_view name_of(Verdict verdict);
 
+// How the headline of a finding stands to what is expected.
+enum class Relation { equal, at_least, at_most };
+std::string_view name_of(Relation relation);
+
 // A measured value and its 95 % confidence interval (equal ends where it is exact).
 struct Interval {
   double value = 0, low = 0, high = 0;
@@ -50,7 +54,8 @@ struct Figure {
 // What an experiment found. The headline is one number that the verdict turns on; the details are all of them.
 struct Finding {
   std::string quantity{};  // what the headline measures: "Var(q.k) at d_k = 512"
-  double expected = 0;
+  double expected = 0;     // NaN: nothing to compare with
+  Relation relation = Relation::equal;
   Interval measured{};
   Verdict verdict = Verdict::does_not_hold;
   std::string note{};  // one sentence why

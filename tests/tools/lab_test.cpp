@@ -23,7 +23,7 @@ TEST(Lab, PrintsFindingsAsJson) {
   ASSERT_EQ(run.exit_code, 0) << run.err;
   const json findings = json::parse(run.out);
   ASSERT_EQ(findings.size(), 2U);
-  for (const char* field : {"id", "claim", "expected", "measured", "low", "high", "verdict", "note", "seconds"})
+  for (const char* field : {"id", "claim", "expected", "relation", "measured", "low", "high", "verdict", "note", "seconds"})
     EXPECT_TRUE(findings[0].contains(field)) << field;
   EXPECT_EQ(findings[0]["id"], 3);
   EXPECT_EQ(findings[0]["verdict"], "holds");

@@ -46,7 +46,7 @@ void print_text(const BenchCase& c, const BenchResult& r) {
   table.add({"memory", format("%.1f MiB beyond the tensors", static_cast<double>(r.peak_bytes) / 0x1p20)});
   if (r.has_naive) {
     table.add(
-        {"textbook way", format("%.3f ms, %.1f MiB: %.2f times slower", 1e3 * r.naive_seconds,
+        {"textbook way", format("%.3f ms, %.1f MiB: %.2f times as long", 1e3 * r.naive_seconds,
                                 static_cast<double>(r.naive_peak_bytes) / 0x1p20, r.naive_seconds / r.best_seconds)});
   }
   std::fputs(table.text().c_str(), stdout);
@@ -69,7 +69,6 @@ void print_text(const DecodeBenchCase& c, const DecodeBenchResult& r) {
   std::fputs(table.text().c_str(), stdout);
 }
 
-// On the CPU decoding reads a KV cache.
 // A cache may have types that tensors do not have.
 DType cache_dtype(const std::string& name) {
   for (const DType quantised : {DType::i8, DType::f8e4m3}) {
@@ -78,6 +77,7 @@ DType cache_dtype(const std::string& name) {
   return parse_dtype(name).value_or(DType::f32);
 }
 
+// On the CPU decoding reads a KV cache.
 void run_decode(const BenchOptions& options) {
   const BenchCase& b = options.bench;
   DecodeBenchCase bench{.batch = b.batch,
@@ -122,37 +122,49 @@ void add_attention_bench(CLI::App& bench, const char* name, const char* help, co
   auto options = std::make_shared<BenchOptions>();
   options->bench = defaults;
   BenchCase& c = options->bench;
-  const auto size = [&](const char* option, std::int64_t& value, const char* text) {
-    verb->add_option(option, value, text)->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 31))->type_name("N");
+  // The value given by `defaults` is part of the help, or what stands for 0.
+  const auto size = [&](const char* option, std::int64_t& value, const std::string& text,
+                        const std::string& otherwise = "") {
+    const std::string standard = value ? std::to_string(value) : otherwise;
+    verb->add_option(option, value, text + " (default: " + standard + ")")
+        ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 31).description(""))
+        ->type_name("N");
   };
   if (defaults.decode) {
-    verb->add_option("--dtype", options->dtype, "Element type of the cache (default f32)")
-        ->check(CLI::IsMember({"f32", "bf16", "f16", "i8", "f8e4m3"}));
-    verb->add_option("--page", c.page, "Tokens of a page of the cache, 16 to 256 (default 0: contiguous)")
-        ->check(CLI::Range(std::int64_t{0}, std::int64_t{256}))
+    verb->add_option("--dtype", options->dtype, "Element type of the cache (default: f32)")
+        ->check(CLI::IsMember({"f32", "bf16", "f16", "i8", "f8e4m3"}).description(""))
+        ->type_name("f32|bf16|f16|i8|f8e4m3");
+    verb->add_option("--page", c.page, "Tokens of a page of the cache, 16 to 256 (default: contiguous)")
+        ->check(CLI::Range(std::int64_t{0}, std::int64_t{256}).description(""))
         ->type_name("N");
     const std::map<std::string, PageOrder> orders{{"filled", PageOrder::filled}, {"random", PageOrder::random}};
     verb->add_option("--page-order", options->page_order,
-                     "Pages one after another, as a fresh cache has them, or anywhere (default random; on the CPU)")
-        ->transform(CLI::CheckedTransformer(orders))
+                     "Pages one after another, as a fresh cache has them, or anywhere (default: random; on the CPU)")
+        ->transform(CLI::CheckedTransformer(orders).description(""))
         ->type_name("filled|random");
   } else {
-    add_dtype_option(*verb, options->dtype, "Element type (default f32)");
+    add_dtype_option(*verb, options->dtype, "Element type (default: f32)");
   }
-  size("--batch", c.batch, "Sequences (default 1)");
-  size("--heads", c.heads, "Query heads (default 8)");
-  size("--kv-heads", c.kv_heads, "Key heads (default: as many as query heads)");
-  size("--len", c.len, "Queries a sequence (default 2048)");
-  size("--kv-len", c.kv_len, "Keys a sequence (default: as many as queries)");
-  size("--head-dim", c.head_dim, "Size of a query and a key (default 128)");
-  size("--value-dim", c.value_dim, "Size of a value (default: as a key)");
-  verb->add_flag("--causal", c.causal, "Keys up to the query's own position; counts the work that is left");
-  verb->add_flag("--stats", c.stats, "With all statistics of a row");
-  verb->add_option("--threads", c.threads, "Threads (default 1)")->check(CLI::Range(1, 4096))->type_name("N");
-  verb->add_option("--device", options->device, "Where to run (default cpu)")->check(CLI::IsMember({"cpu", "cuda"}));
+  size("--batch", c.batch, "Sequences");
+  size("--heads", c.heads, "Query heads");
+  size("--kv-heads", c.kv_heads, "Key heads", "as many as query heads");
+  size("--len", c.len, defaults.decode ? "New tokens a sequence" : "Queries a sequence");
+  size("--kv-len", c.kv_len, "Keys a sequence", "as many as queries");
+  size("--head-dim", c.head_dim, "Size of a query and a key");
+  size("--value-dim", c.value_dim, "Size of a value", "as a key");
+  if (!defaults.decode) {
+    verb->add_flag("--causal", c.causal, "Keys up to the query's own position; counts the work that is left");
+    verb->add_flag("--stats", c.stats, "With all statistics of a row");
+    verb->add_flag("--no-naive", options->no_naive, "Leave out the textbook way");
+  }
+  add_threads_option(*verb, c.threads, "Threads (default: 1)");
+  verb->add_option("--device", options->device, "Where to run (default: cpu)")
+      ->check(CLI::IsMember({"cpu", "cuda"}).description(""))
+      ->type_name("cpu|cuda");
   verb->add_option("--target", c.target, "Force an implementation")->type_name("NAME");
-  verb->add_option("--repeat", c.repeat, "Runs (default 10)")->check(CLI::Range(1, 100000))->type_name("N");
-  verb->add_flag("--no-naive", options->no_naive, "Leave out the textbook way");
+  verb->add_option("--repeat", c.repeat, "Runs (default: 10)")
+      ->check(CLI::Range(1, 100000).description(""))
+      ->type_name("N");
   verb->add_flag("--json", options->json, "Print one JSON object");
   verb->callback([options] { run_bench(*options); });
 }
@@ -208,7 +220,7 @@ void add_bench_command(CLI::App& program) {
   bench->require_subcommand(1);
   add_attention_bench(*bench, "forward", "The forward pass", {});
   add_attention_bench(*bench, "backward", "The backward pass", {.backward = true});
-  add_attention_bench(*bench, "decode", "One new token a sequence (defaults: batch 16, heads 32 over 8, 8192 keys)",
+  add_attention_bench(*bench, "decode", "New tokens over a KV cache: bytes a second",
                       {.decode = true, .batch = 16, .heads = 32, .kv_heads = 8, .len = 1, .kv_len = 8192});
   add_model_bench(*bench);
 }

@@ -9,6 +9,7 @@
 #include "models/transformer.h"
 #include "tools/bench/bench.h"
 #include "tools/bench/peak.h"
+#include "tools/options.h"
 #include "tools/terminal.h"
 
 namespace rootdk::tools {
@@ -135,7 +136,7 @@ void add_model_bench(CLI::App& bench) {
   auto options = std::make_shared<ModelBench>();
   const auto size = [&](const char* name, std::int64_t& value, const char* help) {
     verb->add_option(name, value, help)
-        ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20))
+        ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20).description(""))
         ->capture_default_str()
         ->type_name("N");
   };
@@ -145,8 +146,11 @@ void add_model_bench(CLI::App& bench) {
   size("--d-ff", options->d_ff, "Width of the feed-forward");
   size("--tokens", options->tokens, "Tokens a sequence");
   size("--batch", options->batch, "Sequences");
-  verb->add_option("--threads", options->threads, "Threads (default 1)")->check(CLI::Range(1, 4096))->type_name("N");
-  verb->add_option("--repeat", options->repeat, "Runs; the best counts")->check(CLI::Range(1, 10000))->type_name("N");
+  add_threads_option(*verb, options->threads, "Threads (default: 1)");
+  verb->add_option("--repeat", options->repeat, "Runs; the best counts")
+      ->check(CLI::Range(1, 10000).description(""))
+      ->capture_default_str()
+      ->type_name("N");
   verb->add_flag("--json", options->json, "Print one JSON object");
   verb->callback([options] {
     const ModelBenchResult result = run(*options);

@@ -33,6 +33,11 @@ std::string measured_text(const Interval& measured) {
   return text;
 }
 
+std::string expected_text(const Finding& finding) {
+  const std::string value = number(finding.expected);
+  return finding.relation == Relation::equal ? value : std::string(name_of(finding.relation)) + " " + value;
+}
+
 void write_details(std::ostream& html, const Finding& finding) {
   if (finding.details.empty()) return;
   html
@@ -51,8 +56,9 @@ void write_claim(std::ostream& html, const Result& result) {
   html << "<article class=\"card claim\" id=\"claim-" << result.claim.id << "\"><h3>" << result.claim.id << ". "
        << escape_html(result.claim.text) << "</h3><p><span class=\"badge " << mark.style << "\">"
        << name_of(finding.verdict) << "</span> " << mathml(result.claim.formula) << "</p><p>"
-       << escape_html(finding.note) << "</p><p class=\"soft\">" << escape_html(finding.quantity) << ": expected "
-       << number(finding.expected) << ", measured " << measured_text(finding.measured) << "</p>";
+       << escape_html(finding.note) << "</p><p class=\"soft\">" << escape_html(finding.quantity) << ": ";
+  if (!std::isnan(finding.expected)) html << "expected " << expected_text(finding) << ", ";
+  html << "measured " << measured_text(finding.measured) << "</p>";
   if (!finding.figures.empty()) {
     html << "<div class=\"figures\">";
     for (const Figure& figure : finding.figures) {

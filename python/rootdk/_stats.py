@@ -46,6 +46,8 @@ class StatsRequest(NamedTuple):
             return None
         names = stat_names(stats, ROW_STATS + ("column_mass",))
         map_sides = None if map_size is None else pair(map_size, "map_size")
+        if map_sides is not None and min(map_sides) < 1:
+            raise ValueError(f"rootdk: map_size is {map_size!r}, expected numbers from 1 on")
         return cls(names, map_sides, weights if wants_weights else False, whole(stride, "stats_stride"))
 
     def allocate(self, kind: Kind, q: Any, k: Any) -> Dict[str, Any]:

@@ -107,6 +107,7 @@ int usable_threads() {
 struct Pools {
   std::mutex mutex;
   std::map<int, std::unique_ptr<ThreadPool>> by_threads;
+  std::atomic<Executor*> usual{nullptr};  // the one of default_executor(), which every call asks for: without the lock
 };
 
 // A fork copies the calling thread alone: in the child the parent's pools have no threads, and nobody opens their
@@ -136,8 +137,14 @@ Executor& shared_executor(int threads) {
 }
 
 Executor& default_executor() {
-  static const int threads = environment().threads ? environment().threads : usable_threads();
-  return shared_executor(threads);
+  std::atomic<Executor*>& usual = this_process_pools().usual;
+  Executor* pool = usual.load(std::memory_order_acquire);
+  if (!pool) {
+    static const int threads = environment().threads ? environment().threads : usable_threads();
+    pool = &shared_executor(threads);
+    usual.store(pool, std::memory_order_release);
+  }
+  return *pool;
 }
 
 }  // namespace rootdk

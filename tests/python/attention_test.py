@@ -277,6 +277,8 @@ def test_the_interpreter_runs_on_while_the_library_works():
         ({"threads": -1}, ValueError, "threads -1"),
         ({"relative_zero": 1.5}, TypeError, "not an integer"),
         ({"stats": "entropi"}, ValueError, "'entropi'"),
+        ({"map_size": -3}, ValueError, "map_size is -3"),
+        ({"scale": 1e39}, ValueError, "scale 1e+39 / temperature 1 is 1e+39, over the limit"),
         ({"target": "abacus"}, ValueError, "there is no target abacus in this build"),
         ({"out": numpy.zeros((2, 4, 7, 11), numpy.float32)}, ValueError, "out is f32 [2, 4, 7, 11]"),
     ],

@@ -1,6 +1,7 @@
 #pragma once
 
-// Reads the fixtures of tests/data: small, trusted safetensors files.
+// Reads the fixtures of tests/data: small, trusted safetensors files. Not with src/models/safetensors, which needs a
+// JSON library: these tests also run where only the library proper is built (other processors).
 
 #include <map>
 #include <string>

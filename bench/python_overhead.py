@@ -64,8 +64,8 @@ def mock_cuda():
     _abi.attention = lambda *arguments: 0
     _abi.attention_workspace = lambda *arguments: 0
     _arrays.TorchKind.is_cuda = lambda kind, x: True
-    torch.cuda.current_device = nothing
-    torch.cuda.is_current_stream_capturing = nothing
+    torch._C._cuda_getDevice = nothing
+    torch._C._cuda_isCurrentStreamCapturing = nothing
     torch._C._cuda_getCurrentRawStream = nothing
     torch.Tensor.get_device = nothing
     from rootdk import _cuda

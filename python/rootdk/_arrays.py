@@ -43,6 +43,10 @@ class Kind:
         """New memory on the device of `like`."""
         raise NotImplementedError
 
+    def empty_like(self, x: Any, name: str) -> Any:
+        """New contiguous memory of x's shape and type."""
+        return self.empty(tuple(x.shape), self.code(x, name), x)
+
     def from_list(self, values: Sequence[Any], code: int, like: Any) -> Any:
         raise NotImplementedError
 
@@ -193,6 +197,10 @@ class TorchKind(Kind):
 
     def empty(self, shape: Shape, code: int, like: Any) -> Any:
         return like.new_empty(shape, dtype=self._types[code])
+
+    def empty_like(self, x: Any, name: str) -> Any:
+        self.code(x, name)
+        return self.torch.empty_like(x, memory_format=self.torch.contiguous_format)
 
     def from_list(self, values: Sequence[Any], code: int, like: Any) -> Any:
         return self.torch.tensor(values, dtype=self._types[code], device=like.device)

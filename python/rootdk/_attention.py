@@ -18,14 +18,22 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-def _have_rank_4(q: Any, k: Any, v: Any) -> bool:
-    """Where not, no output is allocated, and the library says what is wrong."""
-    return len(q.shape) == len(k.shape) == len(v.shape) == 4
+# Where the ranks are wrong nothing is allocated, and the library says what is wrong.
 
 
-def _out_shape(q: Any, v: Any) -> Any:
+def _new_output(kind: Kind, q: Any, v: Any) -> Any:
     shape, values = q.shape, v.shape
-    return shape if shape[3] == values[3] else (shape[0], shape[1], shape[2], values[3])
+    if not len(shape) == len(values) == 4:
+        return None
+    if shape[3] == values[3]:
+        return kind.empty_like(q, "q")
+    return kind.empty((shape[0], shape[1], shape[2], values[3]), kind.code(q, "q"), q)
+
+
+def _new_stats(request: Optional[StatsRequest], kind: Kind, q: Any, k: Any) -> Optional[Dict[str, Any]]:
+    if request is None or not len(q.shape) == len(k.shape) == 4:
+        return None
+    return request.allocate(kind, q, k)
 
 
 def run_c(
@@ -73,14 +81,13 @@ def run_forward(
         base = arena.base
         write_qkv(arena, kind, q, k, v)
         params_at = params.write(arena, kind, q)
-        arrays, out_at, stats_at = None, 0, 0
-        if _have_rank_4(q, k, v):
-            if out is None:
-                out = kind.empty(_out_shape(q, v), kind.code(q, "q"), q)
+        if out is None:
+            out = _new_output(kind, q, v)
+            out_at = write_tensor(arena, kind, "out", out, "out")
+        else:
             out_at = write_output(arena, kind, "out", out, "out")
-            if stats is not None:
-                arrays = stats.allocate(kind, q, k)
-                stats_at = write_stats(arena, kind, arrays, stats.stride)
+        arrays = _new_stats(stats, kind, q, k)
+        stats_at = write_stats(arena, kind, arrays, stats.stride) if stats and arrays else 0
         arguments = (base, base + K, base + V, out_at, params_at, stats_at)
         run_c(arena, kind, q, _abi.attention, _abi.attention_workspace, arguments, target, threads)
         return out, arrays
@@ -234,7 +241,7 @@ def _allocate_gradients(kind: Kind, saved: Dict[str, Any], params: Params, names
         source = params.tensors.get(name) if name in DIFFERENTIABLE else saved[name]
         if source is None:
             raise ValueError(f"attention_backward: a gradient of {name} is asked for, but {name} is not given")
-        results[name] = kind.empty(tuple(source.shape), kind.code(source, name), source)
+        results[name] = kind.empty_like(source, name)
     return results
 
 
@@ -275,13 +282,11 @@ def explain(
         base = arena.base
         write_qkv(arena, kind, q, k, v)
         params_at = params.write(arena, kind, q)
-        out_at = stats_at = 0
         request = StatsRequest.make(stats, map_size, weights, stats_stride)
-        if _have_rank_4(q, k, v):
-            out = kind.empty(_out_shape(q, v), kind.code(q, "q"), q)
-            out_at = write_tensor(arena, kind, "out", out, "out")
-            if request is not None:
-                stats_at = write_stats(arena, kind, request.allocate(kind, q, k), request.stride)
+        out = _new_output(kind, q, v)
+        out_at = write_tensor(arena, kind, "out", out, "out")
+        arrays = _new_stats(request, kind, q, k)
+        stats_at = write_stats(arena, kind, arrays, request.stride) if request and arrays else 0
         text = _abi.explain(
             base, base + K, base + V, out_at, params_at, stats_at, write_execution(arena, target, threads)
         )

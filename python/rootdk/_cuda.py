@@ -1,6 +1,6 @@
 """Calls on a CUDA device: PyTorch's current stream, and scratch memory from PyTorch's allocator."""
 
-import contextlib
+import functools
 import threading
 from typing import Any, Callable, Dict, Optional, Tuple
 
@@ -19,15 +19,23 @@ class _Kept(threading.local):
 _kept = _Kept()
 
 
-def _stream(torch: Any, device: int) -> int:
-    """The address of PyTorch's current stream, without the objects that torch.cuda.current_stream makes."""
-    raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-    return int(raw(device) if raw is not None else torch.cuda.current_stream(device).cuda_stream)
+class _Runtime:
+    """What a call asks PyTorch, without the Python around it where this version lets it."""
+
+    def __init__(self, torch: Any) -> None:
+        raw, cuda = torch._C, torch.cuda
+        self.device: Callable[[], int] = getattr(raw, "_cuda_getDevice", cuda.current_device)
+        self.is_capturing: Callable[[], bool] = getattr(
+            raw, "_cuda_isCurrentStreamCapturing", cuda.is_current_stream_capturing
+        )
+        self.stream: Callable[[int], int] = getattr(
+            raw, "_cuda_getCurrentRawStream", lambda device: int(cuda.current_stream(device).cuda_stream)
+        )
 
 
-def _on_device(torch: Any, device: int) -> Any:
-    """A context in which the device is the current one."""
-    return contextlib.nullcontext() if torch.cuda.current_device() == device else torch.cuda.device(device)
+@functools.lru_cache(maxsize=1)
+def _runtime(torch: Any) -> _Runtime:
+    return _Runtime(torch)
 
 
 def _new_scratch(torch: Any, device: int, size: int) -> Any:
@@ -39,16 +47,19 @@ def run_on_stream(
 ) -> int:
     """The status of run(stream, scratch address, scratch bytes) on a device. `needed` tells how much scratch the call
     wants, or raises what is wrong with it; a call without it makes do with _KEPT_BYTES."""
-    with _on_device(torch, device):
-        stream = _stream(torch, device)
-        # A graph that is captured runs later, beside other work of this stream: its scratch is its own.
-        if not torch.cuda.is_current_stream_capturing():
-            kept = _kept.by_stream.get((device, stream))
-            if kept is None:
-                kept = _kept.by_stream[device, stream] = _new_scratch(torch, device, _KEPT_BYTES)
-            status = run(stream, kept.data_ptr(), _KEPT_BYTES)
-            if not status or needed is None:
-                return status
-        size = _KEPT_BYTES if needed is None else needed()
-        scratch = _new_scratch(torch, device, size)  # until the call is launched; the stream then keeps the order
-        return run(stream, scratch.data_ptr(), size)
+    runtime = _runtime(torch)
+    if runtime.device() != device:
+        with torch.cuda.device(device):
+            return run_on_stream(torch, device, run, needed)
+    stream = runtime.stream(device)
+    # A graph that is captured runs later, beside other work of this stream: its scratch is its own.
+    if not runtime.is_capturing():
+        kept = _kept.by_stream.get((device, stream))
+        if kept is None:
+            kept = _kept.by_stream[device, stream] = _new_scratch(torch, device, _KEPT_BYTES)
+        status = run(stream, kept.data_ptr(), _KEPT_BYTES)
+        if not status or needed is None:
+            return status
+    size = _KEPT_BYTES if needed is None else needed()
+    scratch = _new_scratch(torch, device, size)  # until the call is launched; the stream then keeps the order
+    return run(stream, scratch.data_ptr(), size)

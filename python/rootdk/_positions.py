@@ -51,7 +51,7 @@ def run_rope(function: Any, x: Any, params: RopeParams, positions: Any, out: Any
     c_params = params.to_c()
     positions = _positions(kind, positions, x)
     if out is None:
-        out = kind.empty(tuple(x.shape), kind.code(x, "x"), x)
+        out = kind.empty_like(x, "x")
     if not kind.writable(out):
         raise ValueError("rope: out is read-only")
     # A row of positions serves every batch: described with a first dimension of size 1.
@@ -225,7 +225,7 @@ def transformer_xl_bias_backward(
     """(grad_q, grad_v_bias, grad_r)."""
     kind = kind_of(q, "q")
     grad_q, grad_v, grad_r = (
-        kind.empty(tuple(x.shape), kind.code(x, name), x) for x, name in ((q, "q"), (v_bias, "v_bias"), (r, "r"))
+        kind.empty_like(x, name) for x, name in ((q, "q"), (v_bias, "v_bias"), (r, "r"))
     )
     call_with_tensors(
         kind,

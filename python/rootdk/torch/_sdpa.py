@@ -28,7 +28,7 @@ def _autocast_dtype(device: str) -> Optional[torch.dtype]:
 
 
 def _contiguous_rows(x: torch.Tensor) -> torch.Tensor:
-    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def _four_dimensions(x: torch.Tensor, leading: Tuple[int, ...]) -> torch.Tensor:
@@ -50,11 +50,6 @@ def _mask_dimensions(mask: torch.Tensor, leading: Tuple[int, ...]) -> torch.Tens
 def _common_leading(*tensors: torch.Tensor) -> Tuple[int, ...]:
     """The dimensions before heads, broadcast."""
     return tuple(torch.broadcast_shapes(*(tuple(x.shape[:-3]) for x in tensors))) or (1,)
-
-
-def _are_plain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
-    """Whether all are [batch, heads, len, dim] with the same batch: nearly every call, and the quickest."""
-    return q.dim() == k.dim() == v.dim() == 4 and q.shape[0] == k.shape[0] == v.shape[0]
 
 
 def scaled_dot_product_attention(
@@ -79,33 +74,38 @@ def scaled_dot_product_attention(
     if is_causal and attn_mask is not None:
         raise ValueError("scaled_dot_product_attention: attn_mask is given together with is_causal=True")
     q, k, v = lower_for_autocast(query, key, value)
-    plain = _are_plain(q, k, v)
-    leading = (q.shape[0],) if plain else _common_leading(q, k, v)
+    q_shape, k_shape, v_shape = q.shape, k.shape, v.shape  # each read makes an object
+    # Nearly every call is [batch, heads, len, dim] with the same batch.
+    plain = len(q_shape) == len(k_shape) == len(v_shape) == 4 and q_shape[0] == k_shape[0] == v_shape[0]
+    leading = (q_shape[0],) if plain else _common_leading(q, k, v)
     if not plain:
         q, k, v = (_four_dimensions(x, leading) for x in (q, k, v))
-    q, k, v = _contiguous_rows(q), _contiguous_rows(k), _contiguous_rows(v)
-    if q.shape[1] != k.shape[1] and not enable_gqa and k.shape[1] != 1:
+        q_shape, k_shape = q.shape, k.shape
+    if not q.stride(-1) == k.stride(-1) == v.stride(-1) == 1:
+        q, k, v = _contiguous_rows(q), _contiguous_rows(k), _contiguous_rows(v)
+    _, heads, q_len, _ = q_shape
+    _, kv_heads, kv_len, _ = k_shape
+    if heads != kv_heads and not enable_gqa and kv_heads != 1:
         raise ValueError(
-            f"scaled_dot_product_attention: query has {q.shape[1]} heads and key {k.shape[1]} "
+            f"scaled_dot_product_attention: query has {heads} heads and key {kv_heads} "
             "(enable_gqa=True lets query heads share them)"
         )
-    q_len, kv_len = q.shape[2], k.shape[2]
-    window = None
+    options: Dict[str, Any] = {"causal": is_causal}
     if is_causal and q_len < kv_len:
         k, v = k[:, :, :q_len], v[:, :, :q_len]  # no query sees a later key, and the corners meet
     elif is_causal and q_len > kv_len:
-        is_causal, window = False, (None, q_len - kv_len)  # key j <= i, counted from the bottom right
-    mask = bias = None
+        options = {"window": (None, q_len - kv_len)}  # key j <= i, counted from the bottom right
+    if scale is not None:
+        options["scale"] = scale
     if attn_mask is not None:
         attn_mask = _mask_dimensions(attn_mask, leading)
         if attn_mask.dtype == torch.bool:
-            mask = attn_mask
+            options["mask"] = attn_mask
         elif not attn_mask.dtype.is_floating_point:
             raise TypeError(f"scaled_dot_product_attention: attn_mask is {attn_mask.dtype}, expected bool or floats")
         else:
             fits = attn_mask.dtype in (torch.float32, q.dtype) and q.dtype != torch.float64
-            bias = attn_mask if fits else attn_mask.to(q.dtype)
-    options: Dict[str, Any] = {"causal": is_causal, "window": window, "scale": scale, "mask": mask, "bias": bias}
+            options["bias"] = attn_mask if fits else attn_mask.to(q.dtype)
     if dropout_p:
         options["dropout"], options["seed"] = dropout_p, torch.randint(2**62, ())
     params = Params(options)

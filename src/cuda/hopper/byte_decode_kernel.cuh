@@ -68,8 +68,8 @@ class ByteConsumer {
     Scales k_scales, v_scales;
     load_scales(shared_.k_scales[ring_.stage], k_scales);
     load_scales(shared_.v_scales[ring_.stage], v_scales);
-    __syncwarp();
-    if (lane_ == 0) ptx::mbarrier_arrive(ptx::shared_address(&shared_.empty[ring_.stage]));
+    // Every lane for itself: racecheck does not follow one that arrives for its warp.
+    ptx::mbarrier_arrive(ptx::shared_address(&shared_.empty[ring_.stage]));
     ring_.advance();
 
     const bool whole = all_see(part_, p_, first_key, first_key + C::kWarpKeys);
@@ -313,7 +313,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerMultiprocessor)
     ptx::tma_prefetch_map(&maps.v);
     for (int i = 0; i < C::kStages; ++i) {
       ptx::mbarrier_init(ptx::shared_address(&shared.full[i]), 1 + 32);  // the boxes, and the scales of every lane
-      ptx::mbarrier_init(ptx::shared_address(&shared.empty[i]), C::kConsumerWarps);
+      ptx::mbarrier_init(ptx::shared_address(&shared.empty[i]), C::kConsumerThreads);
     }
     ptx::mbarrier_init_fence();
   }

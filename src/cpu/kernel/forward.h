@@ -17,26 +17,22 @@ namespace {
 template <class Gemm>
 struct ForwardScratch {
   float* scores;                    // [Gemm::kRows, stride]
-  typename Gemm::Element* weights;  // [Gemm::kRows, stride]; f32 weights take the place of the scores
+  typename Gemm::Element* weights;  // the same rows: those of the weights take the place of the scores
   float* factors;                   // [Gemm::kRows]
   uint16_t* lanes;                  // [tile rounded up to 8 vectors]
 
   static constexpr int stride(int tile) { return tile + Gemm::kRowPadding; }
   static constexpr size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
   static constexpr size_t score_bytes(int tile) { return aligned(sizeof(float) * Gemm::kRows * stride(tile)); }
-  static constexpr size_t weight_bytes(int tile) {
-    return Gemm::kUnit == 1 ? 0 : aligned(sizeof(typename Gemm::Element) * Gemm::kRows * stride(tile));
-  }
   static constexpr size_t factor_bytes() { return aligned(sizeof(float) * Gemm::kRows); }
   static size_t lane_bytes(int tile) { return aligned(sizeof(uint16_t) * round_up(tile, 8 * kWidth)); }
-  static size_t bytes(int tile) { return score_bytes(tile) + weight_bytes(tile) + factor_bytes() + lane_bytes(tile); }
+  static size_t bytes(int tile) { return score_bytes(tile) + factor_bytes() + lane_bytes(tile); }
 
   ForwardScratch(void* memory, int tile) {
     auto* p = static_cast<unsigned char*>(memory);
     scores = reinterpret_cast<float*>(p);
+    weights = reinterpret_cast<typename Gemm::Element*>(p);
     p += score_bytes(tile);
-    weights = reinterpret_cast<typename Gemm::Element*>(Gemm::kUnit == 1 ? static_cast<unsigned char*>(memory) : p);
-    p += weight_bytes(tile);
     factors = reinterpret_cast<float*>(p);
     p += factor_bytes();
     lanes = reinterpret_cast<uint16_t*>(p);
@@ -55,7 +51,7 @@ class ForwardKernel {
   // A tile of packed keys and values stays in L2, a group's scores in L1.
   static int tile_keys(int head_dim, int value_dim) {
     const int element = static_cast<int>(sizeof(Element));
-    return (head_dim + value_dim) * element <= 2048 ? Gemm::kTileKeys : Gemm::kTileKeys / 2;
+    return (head_dim + value_dim) * element <= Gemm::kTileRowBytes ? Gemm::kTileKeys : Gemm::kTileKeys / 2;
   }
 
   static size_t scratch_bytes(int head_dim, int value_dim) {
@@ -66,7 +62,8 @@ class ForwardKernel {
       : block_(block),
         rule_(*block.rule),
         tile_(tile_keys(block.head_dim, block.value_dim)),
-        stride_(ForwardScratch<Gemm>::stride(tile_)),
+        stride_(ForwardScratch<Gemm>::stride(longest_piece(block, tile_))),
+        weight_stride_(Gemm::kUnit * stride_),
         depth_(round_up(block.head_dim, Gemm::kDepthStep)),
         scratch_(block.scratch, tile_),
         fetcher_(block.soon, products()) {}
@@ -86,6 +83,12 @@ class ForwardKernel {
     int64_t first_key;
     int keys, columns;
   };
+
+  // Rows of short pieces lie close together.
+  static int longest_piece(const ForwardBlock& block, int tile) {
+    const int64_t keys = block.keys.end - block.keys.begin;
+    return keys < tile ? round_up(static_cast<int>(keys), larger(kPairOfVectors, Gemm::kDepthStep)) : tile;
+  }
 
   // Calls attend for every group of rows on every tile that it sees, tile by tile.
   template <class Attend>
@@ -238,7 +241,7 @@ class ForwardKernel {
     for (int i = 0; i < p.rows; ++i) {
       const int r = p.first_row + i;
       float* row = scratch_.scores + i * stride_;
-      Element* weights = scratch_.weights + i * stride_;
+      Element* weights = scratch_.weights + i * weight_stride_;
       const float max = kSpecial && block_.state.max[r] == kMinusInfinity ? 0.0f : block_.state.max[r] * scale;
       RowSums sums;
       if (kSpecial && (rule_.dropout_threshold || block_.pooled.segments)) {
@@ -295,7 +298,7 @@ class ForwardKernel {
 
   // out [rows, value_dim] = factor out + p v
   void add_values(const Piece& p) {
-    const Left<Unit> weights{reinterpret_cast<const Unit*>(scratch_.weights), stride_ / Gemm::kUnit};
+    const Left<Unit> weights{reinterpret_cast<const Unit*>(scratch_.weights), weight_stride_ / Gemm::kUnit};
     const auto* values = static_cast<const Element*>(block_.keys.values) +
                          (p.first_key - block_.keys.begin) * static_cast<int64_t>(kPanel);
     const int depth = round_up(p.keys, Gemm::kDepthStep);
@@ -327,7 +330,7 @@ class ForwardKernel {
       float* out = block_.state.out + (p.first_row + i) * block_.state.out_stride;
       for (int d = 0; d < block_.value_dim; ++d) out[d] *= scratch_.factors[i];
       for (int t = 0; t < p.keys; ++t) {
-        const float weight = Gemm::widen(scratch_.weights[i * stride_ + t]);
+        const float weight = Gemm::widen(scratch_.weights[i * weight_stride_ + t]);
         if (weight == 0.0f) continue;
         const int64_t key = p.first_key - block_.keys.begin + t;
         for (int d = 0; d < block_.value_dim; ++d) {
@@ -351,8 +354,9 @@ class ForwardKernel {
   const ForwardBlock& block_;
   const ScoreRule& rule_;
   const int tile_;
-  const int stride_;  // from row to row of scores and weights
-  const int depth_;   // head_dim padded
+  const int stride_;  // from row to row of scores
+  const int weight_stride_;
+  const int depth_;  // head_dim padded
   ForwardScratch<Gemm> scratch_;
   Fetcher fetcher_;
   Range ranges_[kMaxGroups];

@@ -70,7 +70,7 @@ class AmxForward : private ForwardKernel<AmxGemm> {
     if (scored_.full) {
       scratch_ = inner;
       const Piece& p = scored_.piece;
-      products.spread_over(p.rows * (p.columns / kPairOfVectors + 1));
+      products.spread_over(p.rows * (p.columns / kPairOfVectors + RowBatch::pauses(p.columns)));
       block_.state.weighted ? weigh<true>(p, products) : weigh<false>(p, products);
     }
     products.finish();
@@ -92,7 +92,7 @@ class AmxForward : private ForwardKernel<AmxGemm> {
       const int rows = smaller(RowBatch::kRows, p.rows - i);
       RowBatch batch({scratch_.scores + i * stride_, stride_, rows, p.columns, scale}, block_.state, p.first_row + i);
       batch.raise_maxima<kStats>(scratch_.factors + i, between);
-      batch.exponentials<AmxGemm, kStats>(scratch_.weights + i * stride_, stride_, between);
+      batch.exponentials<AmxGemm, kStats>(scratch_.weights + i * weight_stride_, weight_stride_, between);
     }
   }
 
@@ -117,7 +117,7 @@ class AmxForward : private ForwardKernel<AmxGemm> {
     const auto* values = static_cast<const uint16_t*>(block_.keys.values) +
                          (p.first_key - block_.keys.begin) * static_cast<int64_t>(kPanel);
     const TileProducts::Product product{.left = scratch_.weights,
-                                        .left_stride = stride_,
+                                        .left_stride = weight_stride_,
                                         .right = values,
                                         .right_stride = block_.keys.value_stride,
                                         .depth = p.columns,

@@ -124,7 +124,8 @@ struct AmxGemm {
   static constexpr int kRows = 2 * kTile;
   static constexpr int kPanel = TileProducts::kPanel;
   static constexpr int kUnit = 2;
-  static constexpr int kTileKeys = 512;
+  static constexpr int kTileKeys = 1024;  // pieces are long: each begins and ends with products alone
+  static constexpr int kTileRowBytes = 1024;
   static constexpr int kRowPadding = 32;  // keeps the rows of a tile out of each other's cache sets
   static constexpr int kBlockRows = 256;  // tiles that come from beyond L2 serve many rows
   static constexpr int kLeftRows = kTile;

@@ -80,6 +80,7 @@ struct Bf16Gemm {
   static constexpr int kUnit = 2;
 
   static constexpr int kTileKeys = 512;
+  static constexpr int kTileRowBytes = 2048;
   static constexpr int kRowPadding = 0;
   static constexpr int kBlockRows = 96;
   static constexpr int kLeftRows = 1;

@@ -78,7 +78,8 @@ struct FloatGemm {
   static constexpr int kPanel = Simd::kPanelVectors * kWidth;
   static constexpr int kUnit = 1;  // elements in a Unit
 
-  static constexpr int kTileKeys = kPanel >= 32 ? 256 : 128;  // for small head dimensions
+  static constexpr int kTileKeys = kPanel >= 32 ? 256 : 128;  // half of it for rows of more than
+  static constexpr int kTileRowBytes = 2048;                  // so many bytes of keys and values
   static constexpr int kRowPadding = 0;
   static constexpr int kBlockRows = 96;
   static constexpr int kLeftRows = 1;

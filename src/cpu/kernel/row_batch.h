@@ -25,12 +25,11 @@ class RowBatch {
       : scores_(scores), state_(state), first_(first) {}
 
   // Moves the maxima of the state to those of these scores where they are larger; factors [rows] is what that leaves of
-  // earlier sums. between() is called after each row.
+  // earlier sums. between() is called pauses(columns) times a row.
   template <bool kStats, class Between>
   void raise_maxima(float* factors, Between between) {
     for (int i = 0; i < scores_.rows; ++i) {
-      Simd::store(lanes_[0][i], row_maxima(scores_.data + i * scores_.stride));
-      between();
+      Simd::store(lanes_[0][i], row_maxima(scores_.data + i * scores_.stride, between));
     }
     const Vec here = Simd::reduce_rows(lanes_[0], scores_.rows, [](Vec a, Vec b) { return Simd::max(a, b); });
     const Vec scale = Simd::set1(scores_.scale), none = Simd::set1(kMinusInfinity);
@@ -63,12 +62,20 @@ class RowBatch {
     }
   }
 
+  static int pauses(int columns) { return (columns + kPause - 1) / kPause; }
+
  private:
-  Vec row_maxima(const float* row) const {
+  static constexpr int kPause = 256;  // columns
+
+  template <class Between>
+  Vec row_maxima(const float* row, Between between) const {
     Vec first = Simd::load(row), second = Simd::load(row + kWidth);
-    for (int t = kPairOfVectors; t < scores_.columns; t += kPairOfVectors) {
-      first = Simd::max(first, Simd::load(row + t));
-      second = Simd::max(second, Simd::load(row + t + kWidth));
+    for (int begin = 0; begin < scores_.columns; begin += kPause) {
+      for (int t = begin; t < smaller(begin + kPause, scores_.columns); t += kPairOfVectors) {
+        first = Simd::max(first, Simd::load(row + t));
+        second = Simd::max(second, Simd::load(row + t + kWidth));
+      }
+      between();
     }
     return Simd::max(first, second);
   }

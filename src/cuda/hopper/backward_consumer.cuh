@@ -39,9 +39,7 @@ class BackwardConsumer : BackwardWarpgroup<C> {
         step<true>();
       }
       const KeyTile tile = this->this_tile();
-      __syncwarp();  // all lanes have read it
-      release(offsetof(Shared, k_empty), k_.stage);
-      k_.advance();
+      this->release_tile();
       store(tile);
     }
   }

@@ -38,8 +38,7 @@ class GradQWarpgroup {
       rounds_tiles_ = static_cast<unsigned>(tile.rounds_last - tile.rounds_first + 1);
 #pragma unroll 1
       for (int steps = __shfl_sync(0xffffffffu, tile.tiles, 0) * p_.rule.group(); steps > 0; --steps) step();
-      __syncwarp();  // all lanes have read the tile
-      if (lane_ == 0) ptx::mbarrier_arrive(ptx::shared_address(&shared_.k_empty[k_.stage]));
+      ptx::mbarrier_arrive(ptx::shared_address(&shared_.k_empty[k_.stage]));
       k_.advance();
     }
   }

@@ -27,14 +27,16 @@ namespace rootdk::cuda::hopper {
 
 template <class C>
 __device__ __forceinline__ void init_barriers(BackwardStorage<C>& shared) {
-  // A warp waits for its own part, and arrives alone.
+  // A warp waits for its own part, and one lane of it arrives; all do where every lane has read or written for itself
+  // what passes from hand to hand without the copy engine and the tensor cores.
   constexpr int kConsumerWarps = 8, kGradQWarps = 4, kSenders = 2, kSplitWarps = 4;
+  constexpr int kTileReaders = 32 * (kConsumerWarps + (C::kTwoPasses ? 0 : kGradQWarps)) + (C::kTwoPasses ? 0 : kSenders);
   const auto init = [](std::uint64_t& barrier, int arrivals) {
     ptx::mbarrier_init(ptx::shared_address(&barrier), static_cast<std::uint32_t>(arrivals));
   };
   for (int i = 0; i < C::kKeyStages; ++i) {
     init(shared.k_full[i], 1);
-    init(shared.k_empty[i], kConsumerWarps + (C::kTwoPasses ? 0 : kGradQWarps + kSenders));
+    init(shared.k_empty[i], kTileReaders);
   }
   init(shared.v_full, 1);
   init(shared.v_empty, C::kSplit ? kSplitWarps : kConsumerWarps);
@@ -54,8 +56,8 @@ __device__ __forceinline__ void init_barriers(BackwardStorage<C>& shared) {
   }
   init(shared.landed, 1);
   if constexpr (C::kSplit) {
-    init(shared.exchange.full, kSplitWarps);
-    init(shared.exchange.empty, kSplitWarps);
+    init(shared.exchange.full, 32 * kSplitWarps);
+    init(shared.exchange.empty, 32 * kSplitWarps);
   }
   ptx::mbarrier_init_fence();
 }

@@ -52,9 +52,7 @@ class GradVWarpgroup : BackwardWarpgroup<C> {
         step<true>();
       }
       const KeyTile tile = this->this_tile();
-      __syncwarp();  // all lanes have read it
-      release(offsetof(Shared, k_empty), k_.stage);
-      k_.advance();
+      this->release_tile();
       this->store_rows(grad_v_, 1.f, p_.grad_v, p_.rule.value_dim, tile);
       if (!all_finite(grad_v_)) this->suspect(tile);
     }
@@ -121,7 +119,8 @@ class GradVWarpgroup : BackwardWarpgroup<C> {
     if constexpr (Base::kRich) {
       if (p_.rule.dropout.active()) mark_dropped(s, p_, rich_place(), exchange(offsetof(Exchange, kept)));
     }
-    hand_over(s);  // with a __syncwarp(): the rows have been read
+    hand_over(s);
+    __syncwarp();  // the rows have been read
     release(offsetof(Shared, q_empty), q_.stage);
     q_.advance();
     if constexpr (Base::kRich) {
@@ -143,8 +142,7 @@ class GradVWarpgroup : BackwardWarpgroup<C> {
     for (int c = 0; c < kBlockQ / 8; ++c) {
       ptx::store_shared(own + c * 128 * 16, make_float4(s[4 * c], s[4 * c + 1], s[4 * c + 2], s[4 * c + 3]));
     }
-    __syncwarp();
-    release(offsetof(Shared, exchange) + offsetof(Exchange, full));
+    ptx::mbarrier_arrive(exchange(offsetof(Exchange, full)));
   }
 
   Ring<C::kGradOutStages> grad_out_;
@@ -180,9 +178,7 @@ class GradKWarpgroup : BackwardWarpgroup<C> {
         step<true>();
       }
       const KeyTile tile = this->this_tile();
-      __syncwarp();  // all lanes have read it
-      release(offsetof(Shared, k_empty), k_.stage);
-      k_.advance();
+      this->release_tile();
       this->store_rows(grad_k_, p_.rule.scale, p_.grad_k, p_.rule.head_dim, tile);
       if (!all_finite(grad_k_)) this->suspect(tile);
     }
@@ -264,8 +260,7 @@ class GradKWarpgroup : BackwardWarpgroup<C> {
       grad_scores_[2 * c] = ptx::pack<Element>(gradient[0], gradient[1]);
       grad_scores_[2 * c + 1] = ptx::pack<Element>(gradient[2], gradient[3]);
     }
-    __syncwarp();  // the weights have been read
-    release(offsetof(Shared, exchange) + offsetof(Exchange, empty));
+    ptx::mbarrier_arrive(exchange(offsetof(Exchange, empty)));
     if constexpr (Base::kRich) release_grad_out();
   }
 

@@ -89,6 +89,11 @@ class BackwardWarpgroup {
     if constexpr (kAlibi || kRich) head_ = tile.kv_head * p_.rule.group();
     return true;
   }
+  // The keys, and the tile's description, which every lane has read for itself.
+  __device__ __forceinline__ void release_tile() {
+    ptx::mbarrier_arrive(at(offsetof(Shared, k_empty), k_.stage));
+    k_.advance();
+  }
   // The tiles to walk over, and those that need no mask: KeyTile's second four.
   __device__ __forceinline__ int4 walk() const {
     return ptx::load_shared_int4(tile_address() + offsetof(KeyTile, first));

@@ -104,17 +104,20 @@ BackwardVariant choose_variant(const BackwardCall& call, int head_dim) {
 // Orders are chosen for a device of this many multiprocessors, so that bits do not depend on which one it is.
 constexpr int kBlocks = 132;
 
-bool every_row_sees_every_key(const BackwardCall& call) {
+bool has_no_window(const BackwardCall& call) {
   const AttentionParams& p = call.params;
-  return !p.causal && p.window_left < 0 && p.window_right < 0 && !p.kv_lengths.defined() && !call.shape.packed;
+  return p.window_left < 0 && p.window_right < 0 && !p.kv_lengths.defined() && !call.shape.packed;
 }
+bool every_row_sees_every_key(const BackwardCall& call) { return !call.params.causal && has_no_window(call); }
+bool every_row_sees_every_key_before(const BackwardCall& call) { return call.params.causal && has_no_window(call); }
 
 // See backward_tiles.cuh. The ring costs nothing where two query tiles or more lie between the starts of two key tiles;
 // with one the adds are what limits, unless they go to two lanes. All key tiles of a head must be at work at once.
 //
-// In the plain order with few heads many key tiles of one are at work at once, each behind the one before it: more
-// lanes, fewer to follow. Each lane costs one more reading of the gradient. What else is in the batch must not show in
-// the bits: only the heads of one entry count, and packed sequences, which do not know their neighbours, have one lane.
+// In the plain order with few heads many key tiles of one are at work at once, each behind the one before it: under
+// causal masking those that start together are a front, where nobody waits; else more lanes, fewer to follow. Each lane
+// costs one more reading of the gradient. What else is in the batch must not show in the bits: only the heads of one
+// entry count, and packed sequences, which do not know their neighbours, have one lane.
 AddOrder choose_order(const BackwardCall& call, const BackwardChoice& choice) {
   if (choice.kernel.queries) return {.rounds = true};  // nothing is added
   // Without a limit to the right one key tile would round everything.
@@ -123,12 +126,13 @@ AddOrder choose_order(const BackwardCall& call, const BackwardChoice& choice) {
   const int queries = choice.queries.slots, keys = choice.keys.slots;
   const auto heads = static_cast<int>(std::min<std::int64_t>(call.shape.kv_heads, kBlocks));
   const int at_once = std::min(keys, kBlocks / heads);
-  const bool has_ring = every_row_sees_every_key(call) && keys <= kBlocks &&
-                        device_traits(call.saved.q.device.index).multiprocessors >= kBlocks;
+  const bool all_at_work = device_traits(call.saved.q.device.index).multiprocessors >= kBlocks;
+  const bool has_ring = every_row_sees_every_key(call) && keys <= kBlocks && all_at_work;
   if (has_ring && queries <= 2 * keys && queries > 2 * (keys - 1)) {
     return {.ring = true, .ring_shift = 1, .rounds = true};
   }
   if (has_ring && queries == keys && at_once > 16) return {.ring = true, .lane_shift = 1};
+  if (every_row_sees_every_key_before(call) && all_at_work && at_once >= 24) return {.front = at_once, .front_lane_shift = 1};
   const int lane_shift = at_once >= 64 ? 2 : at_once >= 24 ? 1 : 0;
   return {.lane_shift = lane_shift, .rounds = limited && lane_shift == 0};
 }
@@ -138,6 +142,7 @@ AddOrder choose_order(const BackwardCall& call, const BackwardChoice& choice) {
 // where rows differ in length that costs more.
 int heads_together(const BackwardCall& call, const BackwardChoice& choice) {
   if (choice.order.ring) return 1;
+  if (choice.order.front > 0) return static_cast<int>(call.shape.kv_heads);  // whose fronts are at work together
   const AttentionShape& s = call.shape;
   const std::int64_t plane_bytes = s.q_len * s.group() * choice.head_dim * 8;
   const bool uneven = call.params.causal || s.packed;

@@ -71,7 +71,7 @@ struct alignas(16) KeyTile {
   int key0;   // first key, counted inside the sequence
   int tiles;  // query tiles of a head that see any of the keys; may be 0
 
-  int first, last;                    // the first and the last of them
+  int end, begin;                     // a walk over them goes from begin to end, downwards or upwards
   int unmasked_first, unmasked_last;  // those of which every row sees every key; none where last < first
 
   int q_begin, q_len;    // row of the tensor where the sequence begins, and its rows

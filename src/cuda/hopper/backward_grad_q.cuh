@@ -108,7 +108,7 @@ class GradQWarpgroup {
   __device__ __forceinline__ void round_sum() {
     const KeyTile tile = this_tile();
     const int index = first_query_slot<C>(p_, tile.sequence, head_, tile.q_begin) + walk_.tile();
-    const int rank = rank_of<C>(p_, tile.key0 / C::kBlockKv, walk_.tile(), tile.shift());  // so many have added before
+    const int rank = add_place<C>(p_, tile, walk_.tile()).number;  // so many have added before
     if (rank > 0) {
       if (lane_ == 0) {
         while (ptx::load_acquire(p_.turns + index) != rank) {
@@ -197,8 +197,8 @@ class GradQSender {
       const int i = walk.tile();
       if (!tile.rounds(i)) {
         if (turn_ == index_) {
-          const int rank = rank_of<C>(p_, tile.key0 / C::kBlockKv, i, tile.shift());
-          send((rank & (p_.order.lanes() - 1)) * lane_tiles + slot + i, rank >> p_.order.lane_shift);
+          const AddPlace place = add_place<C>(p_, tile, i);
+          send(place.lane * lane_tiles + slot + i, place.number);
         }
         turn_ ^= 1;
         first_buffer_ = (first_buffer_ + C::kParts) % C::kPartBuffers;

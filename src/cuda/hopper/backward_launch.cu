@@ -95,7 +95,7 @@ void launch_backward(const BackwardCall& call, const BackwardChoice& choice) {
   keys.grid = dim3(static_cast<unsigned>(std::min(params.items, device_traits(device).multiprocessors)));
   keys.block = dim3(static_cast<unsigned>(kernel.threads));
   keys.shared_bytes = kernel.shared_bytes;
-  keys.all_resident = choice.order.ring;
+  keys.all_resident = choice.order.ring || choice.order.front > 0;
   launch_kernel(keys, maps, params);
 
   if (kernel.queries && params.grad_q.data) {

@@ -23,12 +23,15 @@ struct TileSlots {
 // In which order key tiles add to the gradient of a query tile (backward_tiles.cuh). Everything is a power of two: one
 // thread computes with it between two adds that others wait for.
 struct AddOrder {
-  bool ring = false;    // key tiles start at query tiles of their own
-  int ring_shift = 0;   // ring: the start of the next key tile is 1 << ring_shift query tiles on
-  int lane_shift = 0;   // log2 of the partial sums
-  bool rounds = false;  // whoever adds last rounds the sum and stores it; else, and with lanes, `finish` does
+  bool ring = false;         // key tiles start at query tiles of their own
+  int ring_shift = 0;        // ring: the start of the next key tile is 1 << ring_shift query tiles on
+  int lane_shift = 0;        // log2 of the partial sums
+  bool rounds = false;       // whoever adds last rounds the sum and stores it; else, and with lanes, `finish` does
+  int front = 0;             // so many key tiles walk upwards from the diagonal, and have lanes of their own
+  int front_lane_shift = 0;  // log2 of those
 
-  __host__ __device__ int lanes() const { return 1 << lane_shift; }
+  __host__ __device__ int front_lanes() const { return front > 0 ? 1 << front_lane_shift : 0; }
+  __host__ __device__ int lanes() const { return front_lanes() + (1 << lane_shift); }
 };
 
 struct BackwardParams {

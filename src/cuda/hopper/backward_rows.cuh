@@ -113,8 +113,8 @@ __device__ __forceinline__ void finish_query_tile(const BackwardParams& p, int i
   const QueryTile tile = query_tile<C>(index, p);
   const Sequence& s = tile.sequence;
   if (tile.row0 >= s.q_len || !p.grad_q.data) return;
-  const int lanes = min(p.order.lanes(), key_tile_count<C>(p, tile.row0, s.shift(), s.kv_visible));
-  if (lanes == 0) return;
+  const int key_tiles = key_tile_count<C>(p, tile.row0, s.shift(), s.kv_visible);
+  if (key_tiles == 0) return;
   const int part = threadIdx.x / 128, thread = threadIdx.x & 127;
   const auto* source = reinterpret_cast<const float4*>(p.grad_q_tiles + std::int64_t{index} * C::kGradQElements +
                                                        part * C::kPartElements) +
@@ -122,7 +122,8 @@ __device__ __forceinline__ void finish_query_tile(const BackwardParams& p, int i
   const std::int64_t lane_vectors = std::int64_t{p.queries.planes * p.queries.slots} * (C::kGradQElements / 4);
   float gradient[32] = {};
 #pragma unroll 1
-  for (int lane = 0; lane < lanes; ++lane, source += lane_vectors) {
+  for (int lane = 0; lane < p.order.lanes(); ++lane, source += lane_vectors) {
+    if (!has_sum(p.order, lane, key_tiles)) continue;
 #pragma unroll
     for (int c = 0; c < 8; ++c) {
       const float4 four = __ldcs(source + c * 128);

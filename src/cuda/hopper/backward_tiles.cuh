@@ -50,7 +50,10 @@ __device__ __forceinline__ int first_query_slot(const BackwardParams& p, int seq
 // Plain order: ascending key tiles; all walk over the query tiles from the last to the first, each a step behind the
 // one before it. The items are drawn in this order, so that the oldest unfinished one never waits. Ring order, where
 // every row sees every key: key tile j starts at query tile (j + 1) << shift, less one, and wraps around, so that
-// nobody has to fall behind first. All key tiles of a head must then be at work at the same time.
+// nobody has to fall behind first. All key tiles of a head must then be at work at the same time. So must those of the
+// front, under causal masking: each walks upwards from the first query tile that sees it, so that of two the later one
+// comes by first, and they add in descending order. Those behind the front follow the plain order, in lanes of their
+// own.
 __device__ __forceinline__ int ring_start(const BackwardParams& p, int j) {
   return min((j + 1) << p.order.ring_shift, p.queries.slots) - 1;
 }
@@ -64,12 +67,38 @@ __device__ __forceinline__ int rank_of(const BackwardParams& p, int j, int i, in
   const int rank = j - (i >> p.order.ring_shift);  // the first starts at i or just after it
   return rank < 0 ? rank + p.keys.slots : rank;
 }
+template <class C>
+__device__ __forceinline__ int last_key(const BackwardParams& p, int row0, int shift, int kv_visible) {
+  return min(kv_visible - 1, row0 + C::kBlockQ - 1 + shift + p.right);
+}
 // How many key tiles visit a query tile.
 template <class C>
 __device__ __forceinline__ int key_tile_count(const BackwardParams& p, int row0, int shift, int kv_visible) {
-  const int last_key = min(kv_visible - 1, row0 + C::kBlockQ - 1 + shift + p.right);
-  if (last_key < 0 || row0 + shift - p.left >= kv_visible) return 0;
-  return last_key / C::kBlockKv - first_key_tile<C>(p, row0, shift) + 1;
+  const int last = last_key<C>(p, row0, shift, kv_visible);
+  if (last < 0 || row0 + shift - p.left >= kv_visible) return 0;
+  return last / C::kBlockKv - first_key_tile<C>(p, row0, shift) + 1;
+}
+
+// Where a key tile adds to query tile i: so many have added to that lane before.
+struct AddPlace {
+  int lane, number;
+};
+template <class C>
+__device__ __forceinline__ AddPlace add_place(const BackwardParams& p, const KeyTile& t, int i) {
+  const AddOrder& order = p.order;
+  const int j = t.key0 / C::kBlockKv;
+  if (j < order.front) {
+    const int last = last_key<C>(p, i * C::kBlockQ, t.shift(), t.kv_visible) / C::kBlockKv;
+    const int rank = min(order.front - 1, last) - j;
+    return {rank & (order.front_lanes() - 1), rank >> order.front_lane_shift};
+  }
+  const int rank = rank_of<C>(p, j, i, t.shift()) - order.front;
+  return {order.front_lanes() + (rank & ((1 << order.lane_shift) - 1)), rank >> order.lane_shift};
+}
+// Whether any of the `count` key tiles that visit a query tile adds to the lane.
+__device__ __forceinline__ bool has_sum(const AddOrder& order, int lane, int count) {
+  const int front_lanes = order.front_lanes();
+  return lane < front_lanes ? lane < min(order.front, count) : lane - front_lanes < count - order.front;
 }
 
 // The last key tile to add to a query tile rounds the sum and stores it, where the order says so. Those query tiles lie
@@ -86,7 +115,7 @@ __device__ __forceinline__ void find_rounded_tiles(KeyTile& t, const BackwardPar
     t.rounds_first = next << p.order.ring_shift;
     t.rounds_last = t.rounds_first + (1 << p.order.ring_shift) - 1;
   } else if (j == (t.kv_visible - 1) / C::kBlockKv) {
-    t.rounds_last = t.last;
+    t.rounds_last = t.begin;
   } else {
     const int rows = t.key0 + C::kBlockKv - t.shift() - p.right;  // that see no later key
     t.rounds_last = max(rows, 0) / C::kBlockQ - 1;
@@ -101,10 +130,13 @@ __device__ __forceinline__ void find_query_tiles(KeyTile& t, const BackwardParam
   t.keys = t.kv_visible - t.key0;
   const int last_key = min(t.key0 + C::kBlockKv, t.kv_visible) - 1;
   const int last_row = min(t.q_len - 1, last_key + p.left - t.shift());
-  t.first = max(0, t.first_row) / C::kBlockQ;
-  t.last = t.key0 >= t.kv_visible || last_row < 0 ? -1 : last_row / C::kBlockQ;
-  t.tiles = max(0, t.last - t.first + 1);
-  t.start = p.order.ring ? ring_start(p, t.key0 / C::kBlockKv) : t.last;
+  const int first = max(0, t.first_row) / C::kBlockQ;
+  const int last = t.key0 >= t.kv_visible || last_row < 0 ? -1 : last_row / C::kBlockQ;
+  const bool upwards = t.key0 < p.order.front * C::kBlockKv;
+  t.tiles = max(0, last - first + 1);
+  t.end = upwards ? last : first;
+  t.begin = upwards ? first : last;
+  t.start = p.order.ring ? ring_start(p, t.key0 / C::kBlockKv) : t.begin;
 
   const int first_full_row = max(0, t.first_row + C::kBlockKv - 1);
   const int end_full_row = t.key0 + C::kBlockKv > t.kv_visible ? 0 : t.key0 + p.left - t.shift() + 1;
@@ -166,27 +198,33 @@ __device__ __forceinline__ KeyTile read_key_tile(std::uint32_t address) {
 }
 __device__ __forceinline__ void write_key_tile(std::uint32_t address, const KeyTile& t) {
   ptx::store_shared(address, make_int4(t.sequence, t.kv_head, t.key0, t.tiles));
-  ptx::store_shared(address + 16, make_int4(t.first, t.last, t.unmasked_first, t.unmasked_last));
+  ptx::store_shared(address + 16, make_int4(t.end, t.begin, t.unmasked_first, t.unmasked_last));
   ptx::store_shared(address + 32, make_int4(t.q_begin, t.q_len, t.kv_begin, t.kv_len));
   ptx::store_shared(address + 48, make_int4(t.kv_visible, t.start, t.first_row, t.keys));
   ptx::store_shared(address + 64, make_int4(t.rounds_first, t.rounds_last, 0, 0));
 }
 
-// The query tiles of a key tile downwards from its start, wrapping around, once for every head of the group.
+// The next query tile of a walk, which wraps around.
+__device__ __forceinline__ int next_query_tile(int tile, int end, int begin) {
+  if (tile == end) return begin;
+  return tile < end ? tile + 1 : tile - 1;
+}
+
+// The query tiles of a key tile from its start on, once for every head of the group.
 class QueryWalk {
  public:
   QueryWalk() = default;
   __device__ __forceinline__ explicit QueryWalk(const KeyTile& t)
-      : first_(t.first), last_(t.last), start_(t.start), tile_(t.start) {}
+      : end_(t.end), begin_(t.begin), start_(t.start), tile_(t.start) {}
   __device__ __forceinline__ int tile() const { return tile_; }
   // True: the next tile belongs to the next head.
   __device__ __forceinline__ bool advance() {
-    tile_ = tile_ == first_ ? last_ : tile_ - 1;
+    tile_ = next_query_tile(tile_, end_, begin_);
     return tile_ == start_;
   }
 
  private:
-  int first_, last_, start_, tile_;
+  int end_, begin_, start_, tile_;
 };
 
 }  // namespace rootdk::cuda::hopper

@@ -96,7 +96,7 @@ class BackwardWarpgroup {
   }
   // The tiles to walk over, and those that need no mask: KeyTile's second four.
   __device__ __forceinline__ int4 walk() const {
-    return ptx::load_shared_int4(tile_address() + offsetof(KeyTile, first));
+    return ptx::load_shared_int4(tile_address() + offsetof(KeyTile, end));
   }
   // Its last four: y is the query tile to begin with, z the first row that sees the first key, w the number of
   // keys.
@@ -108,7 +108,7 @@ class BackwardWarpgroup {
   __device__ __forceinline__ bool next_query_tile() {
     const int4 tiles = walk();
     if constexpr (kAlibi) head_ += i_ == tiles.x;
-    i_ = i_ == tiles.x ? tiles.y : i_ - 1;
+    i_ = hopper::next_query_tile(i_, tiles.x, tiles.y);
     if constexpr (kRich) head_ += i_ == mask_limits().y;  // back at the start
     return needs_mask(tiles);
   }

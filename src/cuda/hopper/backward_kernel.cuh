@@ -30,7 +30,8 @@ __device__ __forceinline__ void init_barriers(BackwardStorage<C>& shared) {
   // A warp waits for its own part, and one lane of it arrives; all do where every lane has read or written for itself
   // what passes from hand to hand without the copy engine and the tensor cores.
   constexpr int kConsumerWarps = 8, kGradQWarps = 4, kSenders = 2, kSplitWarps = 4;
-  constexpr int kTileReaders = 32 * (kConsumerWarps + (C::kTwoPasses ? 0 : kGradQWarps)) + (C::kTwoPasses ? 0 : kSenders);
+  constexpr int kTileReaders =
+      32 * (kConsumerWarps + (C::kTwoPasses ? 0 : kGradQWarps)) + (C::kTwoPasses ? 0 : kSenders);
   const auto init = [](std::uint64_t& barrier, int arrivals) {
     ptx::mbarrier_init(ptx::shared_address(&barrier), static_cast<std::uint32_t>(arrivals));
   };

@@ -155,26 +155,22 @@ class DecodeKernel {
     }
   }
 
+  using TileVectors = Vec[KeyTile::kKeys / kWidth];
+
   void attend(int b, const KeyTile& tile, const KeyTile& ahead) {
     score(b, tile, ahead);
     float factors[kRowBlock] = {1.0f, 1.0f, 1.0f, 1.0f}, restores[kRowBlock] = {1.0f, 1.0f, 1.0f, 1.0f};
     bool all_seen = true;
     for (int i = 0; i < kRowBlock; ++i) {
       const int r = b * kRowBlock + i;
-      float* row = scratch_.scores + i * kMaxTileKeys;
+      TileVectors weights;
+      for (Vec& w : weights) w = Simd::zero();
       if (r < block_.row_count) {
-        const bool sees_all = sees_whole(r, tile);
+        const bool sees_all = sees_whole(r, tile), plain = !rule_.transforms && !block_.state.weighted;
         all_seen = all_seen && sees_all;
-        factors[i] =
-            block_.state.weighted ? softmax<true>(r, tile, sees_all, row) : softmax<false>(r, tile, sees_all, row);
-        if (scaled_) {
-          multiply(row, tile, tile.v_scales, 1.0f);
-          if (!sees_all) fill_unseen(r, tile, row, 0.0f);  // the scale may have been NaN
-        }
-      } else {
-        for (int t = 0; t < KeyTile::kKeys; t += kWidth) Simd::store(row + t, Simd::zero());
+        factors[i] = sees_all && plain ? plain_softmax(b, i, tile, weights) : softmax(b, i, tile, sees_all, weights);
       }
-      restores[i] = Product::store_weights(scratch_.queries[b], row, scratch_.weights + i * kMaxTileKeys);
+      restores[i] = Product::store_weights(scratch_.queries[b], weights, scratch_.weights + i * kMaxTileKeys);
     }
     const Values values{tile, ahead, scratch_.weights, factors, restores, block_.value_dim};
     if (all_seen || is_finite(tile)) {
@@ -190,11 +186,6 @@ class DecodeKernel {
       if (tile.keys[g] == 0) continue;
       Product::score(scratch_.queries[b], {tile.k[g], ahead.keys[g] ? ahead.k[g] : tile.k[g], tile.keys[g]},
                      block_.head_dim, scratch_.scores + g * kGroupKeys);
-    }
-    if (scaled_) {
-      for (int i = 0; i < kRowBlock; ++i) {
-        multiply(scratch_.scores + i * kMaxTileKeys, tile, tile.k_scales, scratch_.queries[b].scales[i]);
-      }
     }
   }
 
@@ -243,9 +234,59 @@ class DecodeKernel {
     }
   }
 
+  // The softmax of a row that sees the whole tile, with nothing but the scale between score and logit, in registers:
+  // the bits of what softmax() does step by step. Returns the factor on what was summed before.
+  float plain_softmax(int b, int i, const KeyTile& tile, TileVectors& weights) {
+    constexpr int kVectors = KeyTile::kKeys / kWidth;
+    const int r = b * kRowBlock + i;
+    const float* row = scratch_.scores + i * kMaxTileKeys;
+    const RowStates& state = block_.state;
+    auto scales_of = [](const float* const(&scales)[KeyTile::kGroups], int v) {
+      return Simd::load(scales[v * kWidth / kGroupKeys] + v * kWidth % kGroupKeys);
+    };
+    for (int v = 0; v < kVectors; ++v) weights[v] = Simd::load(row + v * kWidth);
+    if (scaled_) {
+      const Vec by = Simd::set1(scratch_.queries[b].scales[i]);
+      for (int v = 0; v < kVectors; ++v) {
+        weights[v] = Simd::mul(weights[v], Simd::mul(scales_of(tile.k_scales, v), by));
+      }
+    }
+    Vec largest[2] = {weights[0], weights[1]};
+    for (int v = 2; v < kVectors; ++v) largest[v % 2] = Simd::max(largest[v % 2], weights[v]);
+    const float highest = Simd::reduce_max(Simd::max(largest[0], largest[1])) * rule_.scale;
+    const float factor = raise_max<false>(state, r, highest, 1.0f);
+    const Vec scale = Simd::set1(rule_.scale);
+    const Vec offset = Simd::set1(state.max[r] == kMinusInfinity ? -0.0f : -state.max[r]);
+    Vec sums[2] = {Simd::zero(), Simd::zero()};
+    for (int v = 0; v < kVectors; ++v) {
+      weights[v] = exp2(Simd::fma(weights[v], scale, offset));
+      sums[v % 2] = Simd::add(sums[v % 2], weights[v]);
+    }
+    state.sum[r] += Simd::reduce_add(Simd::add(sums[0], sums[1]));
+    if (scaled_) {
+      for (int v = 0; v < kVectors; ++v) weights[v] = Simd::mul(weights[v], scales_of(tile.v_scales, v));
+    }
+    return factor;
+  }
+
+  // The same for any row and tile.
+  float softmax(int b, int i, const KeyTile& tile, bool sees_all, TileVectors& weights) {
+    const int r = b * kRowBlock + i;
+    float* row = scratch_.scores + i * kMaxTileKeys;
+    if (scaled_) multiply(row, tile, tile.k_scales, scratch_.queries[b].scales[i]);
+    const float factor = block_.state.weighted ? exponentiate<true>(r, tile, sees_all, row)
+                                               : exponentiate<false>(r, tile, sees_all, row);
+    if (scaled_) {
+      multiply(row, tile, tile.v_scales, 1.0f);
+      if (!sees_all) fill_unseen(r, tile, row, 0.0f);  // the scale may have been NaN
+    }
+    for (int v = 0; v < KeyTile::kKeys / kWidth; ++v) weights[v] = Simd::load(row + v * kWidth);
+    return factor;
+  }
+
   // Scores become weights relative to the row's maximum. Returns the factor on what was summed before.
   template <bool kStats>
-  float softmax(int r, const KeyTile& tile, bool sees_all, float* row) {
+  float exponentiate(int r, const KeyTile& tile, bool sees_all, float* row) {
     if (rule_.transforms) {
       form_logits({row, tile.begin, KeyTile::kKeys, KeyTile::kKeys}, rule_, block_.rows[r]);
     }

@@ -46,7 +46,7 @@ struct Bf16Pairs : InOrder {
   }
   // Queries are exact, or as near as two planes come.
   static float query_factor(const float*, int) { return 1.0f; }
-  static float weight_factor(const float*) { return 1.0f; }
+  static float weight_factor(const Vec (&)[kTileKeys / kWidth]) { return 1.0f; }
 
  private:
   static __m512 widen(__m256i x) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16)); }
@@ -82,22 +82,31 @@ struct Int8Pairs : WidenOnce {
   }
   static float query_factor(const float* q, int head_dim) {
     const float sum_limit = 2147483520.0f / (127.0f * static_cast<float>(head_dim));
-    return largest(q, head_dim) / (sum_limit < 32767.0f ? sum_limit : 32767.0f);
+    Largest largest;
+    for (int i = 0; i < head_dim; i += kWidth) largest.add(Simd::load_first(q + i, smaller(kWidth, head_dim - i)));
+    return largest.value() / (sum_limit < 32767.0f ? sum_limit : 32767.0f);
   }
-  static float weight_factor(const float* p) { return largest(p, kTileKeys) / 32767.0f; }
+  static float weight_factor(const Vec (&p)[kTileKeys / kWidth]) {
+    Largest largest;
+    for (const Vec& x : p) largest.add(x);
+    return largest.value() / 32767.0f;
+  }
 
  private:
   // The largest magnitude; NaN where there is one.
-  static float largest(const float* x, int n) {
-    __m512 top = _mm512_setzero_ps();
-    __mmask16 nan = 0;
-    for (int i = 0; i < n; i += 16) {
-      const __m512 magnitude = _mm512_abs_ps(Simd::load_first(x + i, smaller(16, n - i)));
-      nan = static_cast<__mmask16>(nan | _mm512_cmp_ps_mask(magnitude, magnitude, _CMP_UNORD_Q));
-      top = _mm512_max_ps(top, magnitude);
+  class Largest {
+   public:
+    void add(__m512 x) {
+      const __m512 magnitude = _mm512_abs_ps(x);
+      nan_ = static_cast<__mmask16>(nan_ | _mm512_cmp_ps_mask(magnitude, magnitude, _CMP_UNORD_Q));
+      top_ = _mm512_max_ps(top_, magnitude);
     }
-    return nan ? __builtin_nanf("") : _mm512_reduce_max_ps(top);
-  }
+    float value() const { return nan_ ? __builtin_nanf("") : _mm512_reduce_max_ps(top_); }
+
+   private:
+    __m512 top_ = _mm512_setzero_ps();
+    __mmask16 nan_ = 0;
+  };
 };
 
 template <class Pairs>
@@ -112,12 +121,12 @@ struct PairedProduct : FourKeyScores<Pairs> {
   static constexpr int kValueColumns = kRowBlock / kPassRows * 2 * kPairedLanes;
 
   // The weights of one row, [kMaxTileKeys] in each plane. Returns the factor that restores them.
-  static float store_weights(const Query& q, const float* p, Weight* weights) {
+  static float store_weights(const Query& q, const Vec (&p)[Pairs::kTileKeys / kWidth], Weight* weights) {
     const float factor = Pairs::weight_factor(p);
     const __m512 inverse = Simd::set1(inverse_of(factor));
-    for (int t = 0; t < Pairs::kTileKeys; t += kPairedLanes) {
-      Pairs::split(_mm512_mul_ps(Simd::load(p + t), inverse), _mm512_mul_ps(Simd::load(p + t + 16), inverse), q.planes,
-                   weights + t, kRowBlock * kMaxTileKeys);
+    for (int v = 0; v < Pairs::kTileKeys / kWidth; v += 2) {
+      Pairs::split(_mm512_mul_ps(p[v], inverse), _mm512_mul_ps(p[v + 1], inverse), q.planes, weights + v * kWidth,
+                   kRowBlock * kMaxTileKeys);
     }
     return factor;
   }

@@ -88,8 +88,8 @@ struct WidenedProduct : FourKeyScores<Given> {
   static constexpr int kValueColumns = kValueVectors * kWidth;
 
   // The weights of one row, [kMaxTileKeys]: they stay what they are. Returns the factor that restores them.
-  static float store_weights(const Query&, const float* p, float* weights) {
-    for (int t = 0; t < Lanes::kTileKeys; t += kWidth) Simd::store(weights + t, Simd::load(p + t));
+  static float store_weights(const Query&, const Vec (&p)[Lanes::kTileKeys / kWidth], float* weights) {
+    for (int v = 0; v < Lanes::kTileKeys / kWidth; ++v) Simd::store(weights + v * kWidth, p[v]);
     return 1.0f;
   }
 

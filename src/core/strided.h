@@ -66,6 +66,9 @@ View broadcast(View view, std::initializer_list<std::int64_t> shape) {
   return view;
 }
 
+// Sets every element of an f32 view to 0; not given: nothing to do.
+void fill_zero(const TensorView& view);
+
 // Calls body(T{}) with the C++ type of a floating DType.
 template <class Body>
 decltype(auto) with_floating_type(DType dtype, Body&& body) {

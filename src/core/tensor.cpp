@@ -100,6 +100,26 @@ void Tensor::require_dtype(DType asked) const {
   fail("tensor: values of ", name_of(asked), " are asked of ", describe(view_));
 }
 
+namespace {
+
+void fill_zero(float* data, const std::int64_t* sizes, const std::int64_t* strides, int rank) {
+  for (std::int64_t i = 0; i < sizes[0]; ++i) {
+    if (rank == 1) {
+      data[i * strides[0]] = 0.0f;
+    } else {
+      fill_zero(data + i * strides[0], sizes + 1, strides + 1, rank - 1);
+    }
+  }
+}
+
+}  // namespace
+
+void fill_zero(const TensorView& view) {
+  if (!view.defined()) return;
+  if (view.dtype != DType::f32) fail("internal: ", describe(view), " filled as f32");
+  fill_zero(view.as<float>(), view.shape.data(), view.strides.data(), view.rank);
+}
+
 float round_to_odd(double x) {
   const auto nearest = static_cast<float>(x);
   if (!std::isfinite(nearest) || static_cast<double>(nearest) == x) return nearest;

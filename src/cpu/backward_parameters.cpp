@@ -7,24 +7,6 @@
 namespace rootdk::cpu {
 namespace {
 
-// Fills an f32 view of rank 3 or 4 with zeros; not given: nothing to do.
-void fill_zero(TensorView view) {
-  if (!view.defined()) return;
-  if (view.rank == 3) {
-    view.rank = 4;
-    view.shape = {1, view.shape[0], view.shape[1], view.shape[2]};
-    view.strides = {0, view.strides[0], view.strides[1], view.strides[2]};
-  }
-  const auto to = write<float, 4>(view);
-  for (std::int64_t a = 0; a < view.size(0); ++a) {
-    for (std::int64_t b = 0; b < view.size(1); ++b) {
-      for (std::int64_t c = 0; c < view.size(2); ++c) {
-        for (std::int64_t d = 0; d < view.size(3); ++d) to(a, b, c, d) = 0.0f;
-      }
-    }
-  }
-}
-
 std::vector<double> zeros_for(const TensorView& gradient) {
   return std::vector<double>(gradient.defined() ? static_cast<std::size_t>(gradient.elements()) : 0);
 }

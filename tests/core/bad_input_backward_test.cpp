@@ -22,19 +22,20 @@ struct Call {
 
   Call() {
     memory.reserve(32);
-    saved = {.q = make(DType::f32, {1, 4, 3, 8}),
-             .k = make(DType::f32, {1, 2, 5, 8}),
-             .v = make(DType::f32, {1, 2, 5, 6}),
-             .out = make(DType::f32, {1, 4, 3, 6}),
-             .lse = make(DType::f32, {1, 4, 3}),
+    saved = {.q = make(DType::f32, 1, 4, 3, 8),
+             .k = make(DType::f32, 1, 2, 5, 8),
+             .v = make(DType::f32, 1, 2, 5, 6),
+             .out = make(DType::f32, 1, 4, 3, 6),
+             .lse = make(DType::f32, 1, 4, 3),
              .entropy = {}};
-    upstream.out = make(DType::f32, {1, 4, 3, 6});
-    gradients.q = make(DType::f32, {1, 4, 3, 8});
-    gradients.k = make(DType::f32, {1, 2, 5, 8});
-    gradients.v = make(DType::f32, {1, 2, 5, 6});
+    upstream.out = make(DType::f32, 1, 4, 3, 6);
+    gradients.q = make(DType::f32, 1, 4, 3, 8);
+    gradients.k = make(DType::f32, 1, 2, 5, 8);
+    gradients.v = make(DType::f32, 1, 2, 5, 6);
   }
-  TensorView make(DType dtype, const Shape& shape) {
-    memory.emplace_back(dtype, shape);
+  template <class... Sizes>
+  TensorView make(DType dtype, Sizes... sizes) {
+    memory.emplace_back(dtype, Shape{sizes...});
     return memory.back();
   }
   void run() { attention_backward(saved, upstream, gradients, params); }
@@ -50,41 +51,20 @@ const Row kRows[] = {
     {"NoQ", [](Call& c) { c.saved.q = {}; }, "q is not given"},
     {"NoOut", [](Call& c) { c.saved.out = {}; }, "saved.out is not given"},
     {"NoUpstream", [](Call& c) { c.upstream.out = {}; }, "upstream.out is not given"},
-    {"OutShape",
-     [](Call& c) {
-       c.saved.out = c.make(DType::f32, {1, 4, 3, 8});
-     },
+    {"OutShape", [](Call& c) { c.saved.out = c.make(DType::f32, 1, 4, 3, 8); },
      "saved.out is f32 [1, 4, 3, 8], expected [1, 4, 3, 6]"},
-    {"UpstreamType",
-     [](Call& c) {
-       c.upstream.out = c.make(DType::bf16, {1, 4, 3, 6});
-     },
+    {"UpstreamType", [](Call& c) { c.upstream.out = c.make(DType::bf16, 1, 4, 3, 6); },
      "upstream.out is bf16 but q is f32"},
     {"NoLse", [](Call& c) { c.saved.lse = {}; }, "saved.lse is not given (ask the forward for stats.lse)"},
-    {"LseShape",
-     [](Call& c) {
-       c.saved.lse = c.make(DType::f32, {1, 4, 5});
-     },
+    {"LseShape", [](Call& c) { c.saved.lse = c.make(DType::f32, 1, 4, 5); },
      "saved.lse is f32 [1, 4, 5], expected [1, 4, 3]"},
-    {"UpstreamLseShape",
-     [](Call& c) {
-       c.upstream.lse = c.make(DType::f32, {4, 3});
-     },
+    {"UpstreamLseShape", [](Call& c) { c.upstream.lse = c.make(DType::f32, 4, 3); },
      "upstream.lse has rank 2, expected 3"},
-    {"EntropyWithoutSaved",
-     [](Call& c) {
-       c.upstream.entropy = c.make(DType::f32, {1, 4, 3});
-     },
+    {"EntropyWithoutSaved", [](Call& c) { c.upstream.entropy = c.make(DType::f32, 1, 4, 3); },
      "upstream.entropy needs saved.entropy (ask the forward for stats.entropy)"},
-    {"GradientShape",
-     [](Call& c) {
-       c.gradients.k = c.make(DType::f32, {1, 4, 5, 8});
-     },
+    {"GradientShape", [](Call& c) { c.gradients.k = c.make(DType::f32, 1, 4, 5, 8); },
      "gradients.k is f32 [1, 4, 5, 8] but k is f32 [1, 2, 5, 8]"},
-    {"GradientType",
-     [](Call& c) {
-       c.gradients.q = c.make(DType::f64, {1, 4, 3, 8});
-     },
+    {"GradientType", [](Call& c) { c.gradients.q = c.make(DType::f64, 1, 4, 3, 8); },
      "gradients.q has type f64, expected f32"},
     {"GradientOverlap", [](Call& c) { c.gradients.v.strides[1] = 0; }, "the strides of gradients.v overlap: stride 0"},
     {"GradientDevice",
@@ -92,23 +72,17 @@ const Row kRows[] = {
        c.gradients.v.device = {DeviceKind::cuda, 0};
      },
      "gradients.v lies on cuda:0 but v lies on cpu"},
-    {"BiasNotGiven",
-     [](Call& c) {
-       c.gradients.bias = c.make(DType::f32, {1, 1, 3, 5});
-     },
+    {"BiasNotGiven", [](Call& c) { c.gradients.bias = c.make(DType::f32, 1, 1, 3, 5); },
      "gradients.bias is asked for but bias is not given"},
-    {"SinksNotGiven", [](Call& c) { c.gradients.sinks = c.make(DType::f32, {4}); },
+    {"SinksNotGiven", [](Call& c) { c.gradients.sinks = c.make(DType::f32, 4); },
      "gradients.sinks is asked for but sinks is not given"},
     {"BiasGradientShape",
      [](Call& c) {
-       c.params.bias = c.make(DType::f32, {1, 1, 3, 5});
-       c.gradients.bias = c.make(DType::f32, {1, 4, 3, 5});
+       c.params.bias = c.make(DType::f32, 1, 1, 3, 5);
+       c.gradients.bias = c.make(DType::f32, 1, 4, 3, 5);
      },
      "gradients.bias is f32 [1, 4, 3, 5] but bias is f32 [1, 1, 3, 5]"},
-    {"ColumnMassShape",
-     [](Call& c) {
-       c.gradients.column_mass = c.make(DType::f32, {1, 4, 3});
-     },
+    {"ColumnMassShape", [](Call& c) { c.gradients.column_mass = c.make(DType::f32, 1, 4, 3); },
      "gradients.column_mass is f32 [1, 4, 3], expected [1, 4, 5]"},
     {"Temperature", [](Call& c) { c.params.temperature = -1; }, "temperature -1 must be positive and finite"},
 };

@@ -26,8 +26,9 @@ struct Call {
   Execution execution;
 
   // A tensor that lives as long as the call.
-  TensorView make(DType dtype, const Shape& shape) {
-    others.emplace_back(dtype, shape);
+  template <class... Sizes>
+  TensorView make(DType dtype, Sizes... sizes) {
+    others.emplace_back(dtype, Shape{sizes...});
     return others.back();
   }
   ConstTensorView ints(const std::vector<std::int32_t>& values) {
@@ -58,70 +59,25 @@ const Row kRows[] = {
     {"NoQ", [](Call& c) { c.q = {}; }, "attention: q is not given"},
     {"NoK", [](Call& c) { c.k = {}; }, "attention: k is not given"},
     {"NoOut", [](Call& c) { c.out = {}; }, "attention: out is not given"},
-    {"RankOfQ",
-     [](Call& c) {
-       c.q = c.make(DType::f32, {4, 3, 8});
-     },
+    {"RankOfQ", [](Call& c) { c.q = c.make(DType::f32, 4, 3, 8); },
      "attention: q has rank 3, expected 4 (it is f32 [4, 3, 8])"},
-    {"RankOfV",
-     [](Call& c) {
-       c.v = c.make(DType::f32, {1, 2, 2, 5, 6});
-     },
-     "attention: v has rank 5, expected 4"},
-    {"TypeOfQ",
-     [](Call& c) {
-       c.q = c.make(DType::i32, {2, 4, 3, 8});
-     },
+    {"RankOfV", [](Call& c) { c.v = c.make(DType::f32, 1, 2, 2, 5, 6); }, "attention: v has rank 5, expected 4"},
+    {"TypeOfQ", [](Call& c) { c.q = c.make(DType::i32, 2, 4, 3, 8); },
      "attention: q has type i32, expected f32 or bf16 or f16 or f64"},
-    {"MixedTypes",
-     [](Call& c) {
-       c.k = c.make(DType::bf16, {2, 2, 5, 8});
-     },
-     "attention: k is bf16 but q is f32"},
-    {"TypeOfOut",
-     [](Call& c) {
-       c.out = c.make(DType::f16, {2, 4, 3, 6});
-     },
-     "attention: out is f16 but q is f32"},
-    {"HeadDim",
-     [](Call& c) {
-       c.k = c.make(DType::f32, {2, 2, 5, 7});
-     },
-     "attention: head_dim of q is 8 but of k 7"},
-    {"ZeroHeadDim",
-     [](Call& c) {
-       c.q = c.make(DType::f32, {2, 4, 3, 0}), c.k = c.make(DType::f32, {2, 2, 5, 0});
-     },
+    {"MixedTypes", [](Call& c) { c.k = c.make(DType::bf16, 2, 2, 5, 8); }, "attention: k is bf16 but q is f32"},
+    {"TypeOfOut", [](Call& c) { c.out = c.make(DType::f16, 2, 4, 3, 6); }, "attention: out is f16 but q is f32"},
+    {"HeadDim", [](Call& c) { c.k = c.make(DType::f32, 2, 2, 5, 7); }, "attention: head_dim of q is 8 but of k 7"},
+    {"ZeroHeadDim", [](Call& c) { c.q = c.make(DType::f32, 2, 4, 3, 0), c.k = c.make(DType::f32, 2, 2, 5, 0); },
      "attention: head_dim 0 and value_dim 6 must be at least 1"},
-    {"Batch",
-     [](Call& c) {
-       c.k = c.make(DType::f32, {3, 2, 5, 8});
-     },
+    {"Batch", [](Call& c) { c.k = c.make(DType::f32, 3, 2, 5, 8); },
      "attention: batch of q is 2 but of k 3 and of v 2"},
-    {"KvHeads",
-     [](Call& c) {
-       c.v = c.make(DType::f32, {2, 4, 5, 6});
-     },
-     "attention: kv_heads of k is 2 but of v 4"},
-    {"KvLen",
-     [](Call& c) {
-       c.v = c.make(DType::f32, {2, 2, 4, 6});
-     },
-     "attention: kv_len of k is 5 but of v 4"},
-    {"Grouping",
-     [](Call& c) {
-       c.k = c.make(DType::f32, {2, 3, 5, 8}), c.v = c.make(DType::f32, {2, 3, 5, 6});
-     },
+    {"KvHeads", [](Call& c) { c.v = c.make(DType::f32, 2, 4, 5, 6); }, "attention: kv_heads of k is 2 but of v 4"},
+    {"KvLen", [](Call& c) { c.v = c.make(DType::f32, 2, 2, 4, 6); }, "attention: kv_len of k is 5 but of v 4"},
+    {"Grouping", [](Call& c) { c.k = c.make(DType::f32, 2, 3, 5, 8), c.v = c.make(DType::f32, 2, 3, 5, 6); },
      "attention: heads 4 is not a multiple of kv_heads 3"},
-    {"NoKvHeads",
-     [](Call& c) {
-       c.k = c.make(DType::f32, {2, 0, 5, 8}), c.v = c.make(DType::f32, {2, 0, 5, 6});
-     },
+    {"NoKvHeads", [](Call& c) { c.k = c.make(DType::f32, 2, 0, 5, 8), c.v = c.make(DType::f32, 2, 0, 5, 6); },
      "attention: heads 4 is not a multiple of kv_heads 0"},
-    {"OutShape",
-     [](Call& c) {
-       c.out = c.make(DType::f32, {2, 4, 3, 8});
-     },
+    {"OutShape", [](Call& c) { c.out = c.make(DType::f32, 2, 4, 3, 8); },
      "attention: out is f32 [2, 4, 3, 8], expected [2, 4, 3, 6]"},
     {"LastStride", [](Call& c) { c.q.strides[3] = 2; }, "attention: the last dimension of q has stride 2, expected 1"},
     {"OverlappingOut", [](Call& c) { c.out.strides[1] = 6; }, "attention: the strides of out overlap: stride 6"},
@@ -169,7 +125,7 @@ const Row kRows[] = {
        c.params.kv_lengths = c.ints({1, 2, 3});
      },
      "attention: kv_lengths is i32 [3], expected [2]"},
-    {"LengthsType", [](Call& c) { c.params.kv_lengths = c.make(DType::i64, {2}); },
+    {"LengthsType", [](Call& c) { c.params.kv_lengths = c.make(DType::i64, 2); },
      "attention: kv_lengths has type i64, expected i32"},
     {"LengthsTooLong",
      [](Call& c) {
@@ -181,73 +137,41 @@ const Row kRows[] = {
        c.params.kv_lengths = c.ints({-1, 5});
      },
      "attention: kv_lengths[0] is -1, not in 0 to kv_len 5"},
-    {"MaskShape",
-     [](Call& c) {
-       c.params.mask = c.make(DType::boolean, {2, 4, 3, 4});
-     },
+    {"MaskShape", [](Call& c) { c.params.mask = c.make(DType::boolean, 2, 4, 3, 4); },
      "attention: mask is bool [2, 4, 3, 4], which does not broadcast to [2, 4, 3, 5]"},
-    {"MaskRank",
-     [](Call& c) {
-       c.params.mask = c.make(DType::boolean, {3, 5});
-     },
-     "attention: mask has rank 2"},
-    {"MaskType",
-     [](Call& c) {
-       c.params.mask = c.make(DType::f32, {2, 4, 3, 5});
-     },
+    {"MaskRank", [](Call& c) { c.params.mask = c.make(DType::boolean, 3, 5); }, "attention: mask has rank 2"},
+    {"MaskType", [](Call& c) { c.params.mask = c.make(DType::f32, 2, 4, 3, 5); },
      "attention: mask has type f32, expected bool"},
-    {"BlockSizes",
-     [](Call& c) {
-       c.params.block_mask = c.make(DType::boolean, {1, 1, 1, 1});
-     },
+    {"BlockSizes", [](Call& c) { c.params.block_mask = c.make(DType::boolean, 1, 1, 1, 1); },
      "attention: block_mask needs block_q and block_kv of at least 1, got 0 and 0"},
     {"BlockShape",
      [](Call& c) {
-       c.params.block_mask = c.make(DType::boolean, {1, 1, 2, 2});
+       c.params.block_mask = c.make(DType::boolean, 1, 1, 2, 2);
        c.params.block_q = 2;
        c.params.block_kv = 2;
      },
      "attention: block_mask is bool [1, 1, 2, 2], which does not broadcast to [2, 4, 2, 3]"},
-    {"BiasShape",
-     [](Call& c) {
-       c.params.bias = c.make(DType::f32, {2, 2, 3, 5});
-     },
+    {"BiasShape", [](Call& c) { c.params.bias = c.make(DType::f32, 2, 2, 3, 5); },
      "attention: bias is f32 [2, 2, 3, 5], which does not broadcast to [2, 4, 3, 5]"},
-    {"BiasType",
-     [](Call& c) {
-       c.params.bias = c.make(DType::bf16, {1, 1, 3, 5});
-     },
-     "attention: bias has type bf16"},
+    {"BiasType", [](Call& c) { c.params.bias = c.make(DType::bf16, 1, 1, 3, 5); }, "attention: bias has type bf16"},
     {"BiasDevice",
      [](Call& c) {
-       c.params.bias = c.make(DType::f32, {1, 1, 3, 5}), c.params.bias.device = {DeviceKind::cuda, 0};
+       c.params.bias = c.make(DType::f32, 1, 1, 3, 5), c.params.bias.device = {DeviceKind::cuda, 0};
      },
      "attention: bias lies on cuda:0 but q lies on cpu"},
-    {"TableHeads",
-     [](Call& c) {
-       c.params.relative_table = c.make(DType::f32, {3, 9});
-     },
+    {"TableHeads", [](Call& c) { c.params.relative_table = c.make(DType::f32, 3, 9); },
      "attention: relative_table is f32 [3, 9], which does not broadcast to [4, 9]"},
-    {"TableZero",
-     [](Call& c) {
-       c.params.relative_table = c.make(DType::f32, {4, 9}), c.params.relative_zero = 9;
-     },
+    {"TableZero", [](Call& c) { c.params.relative_table = c.make(DType::f32, 4, 9), c.params.relative_zero = 9; },
      "attention: relative_zero 9 is not an entry of relative_table, which has 9"},
-    {"SlopesShape", [](Call& c) { c.params.alibi_slopes = c.make(DType::f32, {2}); },
+    {"SlopesShape", [](Call& c) { c.params.alibi_slopes = c.make(DType::f32, 2); },
      "attention: alibi_slopes is f32 [2], expected [4]"},
-    {"SinksType", [](Call& c) { c.params.sinks = c.make(DType::f64, {4}); },
+    {"SinksType", [](Call& c) { c.params.sinks = c.make(DType::f64, 4); },
      "attention: sinks has type f64, expected f32"},
     {"AdditiveWithoutVector", [](Call& c) { c.params.score = Score::additive; },
      "attention: the additive score needs additive_v [heads, head_dim]"},
-    {"VectorWithoutAdditive",
-     [](Call& c) {
-       c.params.additive_v = c.make(DType::f32, {4, 8});
-     },
+    {"VectorWithoutAdditive", [](Call& c) { c.params.additive_v = c.make(DType::f32, 4, 8); },
      "attention: additive_v is given but the score is not additive"},
-    {"AdditiveShape",
-     [](Call& c) {
-       c.params.score = Score::additive, c.params.additive_v = c.make(DType::f32, {4, 6});
-     },
+    {"AdditiveShape", [](Call& c) { c.params.score = Score::additive, c.params.additive_v = c.make(DType::f32, 4, 6); },
      "attention: additive_v is f32 [4, 6], expected [4, 8]"},
     {"OnlyQStarts",
      [](Call& c) {
@@ -261,7 +185,7 @@ const Row kRows[] = {
      "attention: packed sequences need batch 1, got 2"},
     {"PackedMask",
      [](Call& c) {
-       c.pack({0, 3}, {0, 5}), c.params.mask = c.make(DType::boolean, {1, 1, 3, 5});
+       c.pack({0, 3}, {0, 5}), c.params.mask = c.make(DType::boolean, 1, 1, 3, 5);
      },
      "attention: packed sequences do not combine with kv_lengths, mask, block_mask or bias"},
     {"StartsLength",
@@ -286,51 +210,33 @@ const Row kRows[] = {
      "attention: q_starts decreases from 3 to 2 at 2"},
     {"StartsRank",
      [](Call& c) {
-       c.pack({0, 3}, {0, 5}), c.params.q_starts = c.make(DType::i32, {1, 2});
+       c.pack({0, 3}, {0, 5}), c.params.q_starts = c.make(DType::i32, 1, 2);
      },
      "attention: q_starts is i32 [1, 2], expected i32 [sequences + 1]"},
-    {"LseShape",
-     [](Call& c) {
-       c.stats.lse = c.make(DType::f32, {2, 4, 5});
-     },
+    {"LseShape", [](Call& c) { c.stats.lse = c.make(DType::f32, 2, 4, 5); },
      "attention: stats.lse is f32 [2, 4, 5], expected [2, 4, 3]"},
-    {"EntropyType",
-     [](Call& c) {
-       c.stats.entropy = c.make(DType::bf16, {2, 4, 3});
-     },
+    {"EntropyType", [](Call& c) { c.stats.entropy = c.make(DType::bf16, 2, 4, 3); },
      "attention: stats.entropy has type bf16, expected f32"},
-    {"ColumnMassShape",
-     [](Call& c) {
-       c.stats.column_mass = c.make(DType::f32, {2, 4, 3});
-     },
+    {"ColumnMassShape", [](Call& c) { c.stats.column_mass = c.make(DType::f32, 2, 4, 3); },
      "attention: stats.column_mass is f32 [2, 4, 3], expected [2, 4, 5]"},
-    {"OverlappingLse",
-     [](Call& c) {
-       c.stats.lse = c.make(DType::f32, {2, 4, 3}), c.stats.lse.strides[0] = 1;
-     },
+    {"OverlappingLse", [](Call& c) { c.stats.lse = c.make(DType::f32, 2, 4, 3), c.stats.lse.strides[0] = 1; },
      "attention: the strides of stats.lse overlap"},
     {"Stride", [](Call& c) { c.stats.stride = 0; }, "attention: stats.stride 0 must be at least 1"},
-    {"PooledTooFine",
-     [](Call& c) {
-       c.stats.pooled_map = c.make(DType::f32, {2, 4, 4, 5});
-     },
+    {"PooledTooFine", [](Call& c) { c.stats.pooled_map = c.make(DType::f32, 2, 4, 4, 5); },
      "attention: stats.pooled_map has 4 x 5 cells for a matrix of 3 x 5"},
     {"PooledPacked",
      [](Call& c) {
-       c.pack({0, 3}, {0, 5}), c.stats.pooled_map = c.make(DType::f32, {1, 4, 2, 2});
+       c.pack({0, 3}, {0, 5}), c.stats.pooled_map = c.make(DType::f32, 1, 4, 2, 2);
      },
      "attention: stats.pooled_map does not combine with packed sequences"},
     {"RowsWithoutWeights", [](Call& c) { c.stats.weight_rows = c.ints({0}); },
      "attention: stats.weight_rows is given but stats.weights is not"},
     {"RowOutOfRange",
      [](Call& c) {
-       c.stats.weights = c.make(DType::f32, {2, 4, 2, 5}), c.stats.weight_rows = c.ints({0, 3});
+       c.stats.weights = c.make(DType::f32, 2, 4, 2, 5), c.stats.weight_rows = c.ints({0, 3});
      },
      "attention: stats.weight_rows[1] is 3, not a row of 3"},
-    {"WeightsShape",
-     [](Call& c) {
-       c.stats.weights = c.make(DType::f32, {2, 4, 2, 5});
-     },
+    {"WeightsShape", [](Call& c) { c.stats.weights = c.make(DType::f32, 2, 4, 2, 5); },
      "attention: stats.weights is f32 [2, 4, 2, 5], expected [2, 4, 3, 5]"},
     {"UnknownTarget", [](Call& c) { c.execution.target = "abacus"; },
      "attention: there is no target abacus in this build"},

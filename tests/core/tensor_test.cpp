@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "core/strided.h"
 #include "rootdk/error.h"
 #include "support/tensors.h"
 
@@ -63,6 +64,13 @@ TEST(TensorView, StridesOfSlicesAndTranspositions) {
   EXPECT_EQ(error_of([&] { view.slice(1, 2, 5); }), "slice: [2, 5) of dimension 1 with size 3");
   EXPECT_EQ(error_of([&] { view.slice(3, 0, 1); }), "slice: dimension 3 of a tensor of rank 3");
   EXPECT_EQ(error_of([&] { view.transposed(1, 3); }), "transposed: dimensions 1 and 3 of a tensor of rank 3");
+}
+
+TEST(TensorView, IsFilledWithZerosWhereItReaches) {
+  std::vector<float> memory(12, 1.0f);
+  fill_zero(TensorView(memory.data(), {3, 4}).transposed(0, 1).slice(0, 1, 3));
+  EXPECT_THAT(memory, ElementsAre(1, 0, 0, 1, 1, 0, 0, 1, 1, 0, 0, 1));
+  fill_zero({});
 }
 
 TEST(TensorView, Describes) {

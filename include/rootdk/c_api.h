@@ -1,8 +1,9 @@
 /* The C ABI over the whole public API: what Python and other languages load. Plain C99, no C++ types.
  *
  * Every function returns a rootdk_status; on failure rootdk_last_error() has the message of the calling thread. Structs
- * begin with their size, set by the matching *_init function, so that a library newer than its caller still reads them
- * right. A tensor that is not given is a null pointer. */
+ * begin with their size, set by the matching *_init function: a library of another version than its caller's header
+ * says so instead of misreading them. A tensor that is not given is a null pointer. examples/plain_c.c is a whole
+ * program. */
 #ifndef ROOTDK_C_API_H
 #define ROOTDK_C_API_H
 
@@ -54,6 +55,10 @@ typedef struct rootdk_tensor {
   int64_t shape[ROOTDK_MAX_RANK];
   int64_t strides[ROOTDK_MAX_RANK]; /* in elements */
 } rootdk_tensor;
+
+/* A contiguous, row-major tensor on the CPU; device and strides may be changed afterwards. */
+ROOTDK_API rootdk_status rootdk_tensor_init(rootdk_tensor* tensor, void* data, int32_t dtype, int32_t rank,
+                                            const int64_t* shape);
 
 /* rootdk::AttentionParams, field by field. */
 typedef struct rootdk_attention_params {
@@ -139,6 +144,9 @@ ROOTDK_API void rootdk_set_last_error(const char* message);
 ROOTDK_API void rootdk_attention_params_init(rootdk_attention_params* params);
 ROOTDK_API void rootdk_attention_stats_init(rootdk_attention_stats* stats);
 ROOTDK_API void rootdk_execution_init(rootdk_execution* execution);
+ROOTDK_API void rootdk_attention_saved_init(rootdk_attention_saved* saved);
+ROOTDK_API void rootdk_attention_upstream_init(rootdk_attention_upstream* upstream);
+ROOTDK_API void rootdk_attention_gradients_init(rootdk_attention_gradients* gradients);
 
 /* params, stats and execution may be null: the defaults. */
 ROOTDK_API rootdk_status rootdk_attention(const rootdk_tensor* q, const rootdk_tensor* k, const rootdk_tensor* v,

@@ -1,5 +1,9 @@
 #pragma once
 
+#if __cplusplus < 202002L
+#error "the headers of rootdk need C++20 (-std=c++20); from C and older C++ include rootdk/c_api.h"
+#endif
+
 // The whole public API. Each header can also be included on its own.
 #include "rootdk/attention.h"
 #include "rootdk/dropout.h"

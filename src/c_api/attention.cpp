@@ -1,6 +1,8 @@
 #include "rootdk/attention.h"
 
+#include <algorithm>
 #include <cstdio>
+#include <span>
 
 #include "c_api/convert.h"
 #include "c_api/status.h"
@@ -65,10 +67,24 @@ struct BackwardArguments {
 
 }  // namespace
 
+rootdk_status rootdk_tensor_init(rootdk_tensor* tensor, void* data, int32_t dtype, int32_t rank, const int64_t* shape) {
+  return guarded([&] {
+    rootdk_tensor described{};
+    described.data = data;
+    described.dtype = dtype;
+    described.rank = rank;
+    const rootdk::DType type = view(&described).dtype;  // checks rank and type
+    const std::span sizes(&result(shape, "shape"), static_cast<std::size_t>(rank));
+    const rootdk::TensorView contiguous(data, type, sizes);
+    std::copy_n(contiguous.shape.begin(), rank, described.shape);
+    std::copy_n(contiguous.strides.begin(), rank, described.strides);
+    result(tensor, "tensor") = described;
+  });
+}
+
 void rootdk_attention_params_init(rootdk_attention_params* params) {
   const rootdk::AttentionParams defaults;
-  *params = rootdk_attention_params{};
-  params->struct_size = sizeof *params;
+  clear(params);
   params->temperature = defaults.temperature;
   params->scale = 1.0;
   params->window_left = defaults.window_left;
@@ -76,15 +92,15 @@ void rootdk_attention_params_init(rootdk_attention_params* params) {
 }
 
 void rootdk_attention_stats_init(rootdk_attention_stats* stats) {
-  *stats = rootdk_attention_stats{};
-  stats->struct_size = sizeof *stats;
+  clear(stats);
   stats->stride = rootdk::AttentionStats{}.stride;
 }
 
-void rootdk_execution_init(rootdk_execution* execution) {
-  *execution = rootdk_execution{};
-  execution->struct_size = sizeof *execution;
-}
+void rootdk_execution_init(rootdk_execution* execution) { clear(execution); }
+
+void rootdk_attention_saved_init(rootdk_attention_saved* saved) { clear(saved); }
+void rootdk_attention_upstream_init(rootdk_attention_upstream* upstream) { clear(upstream); }
+void rootdk_attention_gradients_init(rootdk_attention_gradients* gradients) { clear(gradients); }
 
 rootdk_status rootdk_attention(const rootdk_tensor* q, const rootdk_tensor* k, const rootdk_tensor* v,
                                const rootdk_tensor* out, const rootdk_attention_params* params,

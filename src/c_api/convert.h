@@ -9,6 +9,13 @@
 
 namespace rootdk::c_api {
 
+// All zero, but for its size: what the *_init functions begin with.
+template <class Struct>
+void clear(Struct* value) {
+  *value = Struct{};
+  value->struct_size = sizeof *value;
+}
+
 // A struct of another size comes from a caller that was built against another version.
 template <class Struct>
 void require_size(const Struct* value, const char* name) {

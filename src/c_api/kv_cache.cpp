@@ -86,8 +86,7 @@ rootdk::AttendStats convert_stats(const rootdk_attend_stats* stats) {
 
 void rootdk_kv_cache_config_init(rootdk_kv_cache_config* config) {
   const rootdk::KvCacheConfig defaults;
-  *config = rootdk_kv_cache_config{};
-  config->struct_size = sizeof *config;
+  clear(config);
   config->layout = static_cast<int32_t>(defaults.layout);
   config->dtype = static_cast<int32_t>(defaults.dtype);
   config->layers = defaults.layers;
@@ -96,17 +95,13 @@ void rootdk_kv_cache_config_init(rootdk_kv_cache_config* config) {
 
 void rootdk_attend_params_init(rootdk_attend_params* params) {
   const rootdk::AttendParams defaults;
-  *params = rootdk_attend_params{};
-  params->struct_size = sizeof *params;
+  clear(params);
   params->scale = 1.0;
   params->temperature = defaults.temperature;
   params->window_left = defaults.window_left;
 }
 
-void rootdk_attend_stats_init(rootdk_attend_stats* stats) {
-  *stats = rootdk_attend_stats{};
-  stats->struct_size = sizeof *stats;
-}
+void rootdk_attend_stats_init(rootdk_attend_stats* stats) { clear(stats); }
 
 rootdk_status rootdk_kv_cache_create(const rootdk_kv_cache_config* config, rootdk_kv_cache** cache) {
   return guarded([&] {

@@ -16,8 +16,7 @@ rootdk::T5BucketParams t5(int32_t bidirectional, int64_t buckets, int64_t max_di
 
 void rootdk_rope_params_init(rootdk_rope_params* params) {
   const rootdk::RopeParams defaults;
-  *params = rootdk_rope_params{};
-  params->struct_size = sizeof *params;
+  clear(params);
   params->base = defaults.base;
   params->factor = defaults.factor;
   params->beta_fast = defaults.beta_fast;

@@ -23,6 +23,19 @@ struct CApi : testing::Test {
   rootdk_tensor cq = c_tensor(q), ck = c_tensor(k), cv = c_tensor(v), cout = c_tensor(out), clse = c_tensor(lse);
 };
 
+TEST_F(CApi, DescribesContiguousTensors) {
+  rootdk_tensor tensor;
+  const int64_t shape[] = {2, 4, 5, 8};
+  ASSERT_EQ(ROOTDK_OK, rootdk_tensor_init(&tensor, q.view().data, ROOTDK_F32, 4, shape)) << rootdk_last_error();
+  EXPECT_EQ(0, std::memcmp(&tensor, &cq, sizeof tensor));
+  EXPECT_EQ(ROOTDK_INVALID_ARGUMENT, rootdk_tensor_init(&tensor, nullptr, ROOTDK_F32, 7, shape));
+  EXPECT_STREQ(rootdk_last_error(), "c_api: tensor rank 7 is not in 0 to 6");
+  EXPECT_EQ(ROOTDK_INVALID_ARGUMENT, rootdk_tensor_init(&tensor, nullptr, 99, 4, shape));
+  EXPECT_STREQ(rootdk_last_error(), "c_api: tensor dtype 99 is not in 0 to 8");
+  EXPECT_EQ(ROOTDK_INVALID_ARGUMENT, rootdk_tensor_init(&tensor, nullptr, ROOTDK_F32, 4, nullptr));
+  EXPECT_STREQ(rootdk_last_error(), "c_api: shape is null");
+}
+
 TEST_F(CApi, ForwardMatchesCpp) {
   Tensor sinks = wave({4}, 0.5f);
   const rootdk_tensor csinks = c_tensor(sinks);

@@ -35,21 +35,31 @@ cmake --build "$work/found" >>"$work/found.log"
 
 echo "-- examples"
 cmake -S "$source_dir/examples" -B "$work/examples" -G Ninja -DCMAKE_PREFIX_PATH="$work/prefix" \
-  -DCMAKE_CXX_COMPILER="$compiler" -DCMAKE_CXX_FLAGS="-Wall -Wextra -Werror ${CONSUMER_FLAGS:-}" >"$work/examples.log"
+  -DCMAKE_CXX_COMPILER="$compiler" -DCMAKE_CXX_FLAGS="-Wall -Wextra -Werror ${CONSUMER_FLAGS:-}" \
+  -DCMAKE_C_FLAGS="-std=c99 -Wall -Wextra -pedantic -Werror ${CONSUMER_FLAGS:-}" >"$work/examples.log"
 cmake --build "$work/examples" >>"$work/examples.log"
 "$work/examples/training" | tee "$work/training.out"
 # What it set out to learn: rows that read one key or two.
 awk '/^step 400/ && $4 < 0.1 && $8 < 2 {learned = 1} END {exit !learned}' "$work/training.out"
 "$work/examples/generation" | tee "$work/generation.out"
 grep -q "after trim and close: 4 of 32 pages in use, 2 shared" "$work/generation.out"
+"$work/examples/plain_c" | tee "$work/plain_c.out"
+grep -q "attention: temperature 0 must be positive and finite" "$work/plain_c.out"
 
 echo "-- pkg-config"
 libdir=$(dirname "$(find "$work/prefix" -name rootdk.pc)")
 export PKG_CONFIG_PATH=$libdir
 # shellcheck disable=SC2046
-"$compiler" "$work/app/main.cpp" ${CONSUMER_FLAGS:-} -o "$work/pkg" $(pkg-config --cflags --libs rootdk)
+"$compiler" -std=c++20 "$work/app/main.cpp" ${CONSUMER_FLAGS:-} -o "$work/pkg" $(pkg-config --cflags --libs rootdk)
 LD_LIBRARY_PATH=$(pkg-config --variable=libdir rootdk) "$work/pkg" | tee "$work/pkg.out"
 cmp "$work/found.out" "$work/pkg.out"
+
+# shellcheck disable=SC2046
+"${CC:-cc}" -std=c99 -Wall -Werror "$source_dir/examples/plain_c.c" ${CONSUMER_FLAGS:-} -o "$work/pkg_c" \
+  $(pkg-config --cflags --libs rootdk) -lm
+LD_LIBRARY_PATH=$(pkg-config --variable=libdir rootdk) "$work/pkg_c" | cmp - "$work/plain_c.out"
+if "$compiler" -std=c++17 -fsyntax-only "$work/app/main.cpp" $(pkg-config --cflags rootdk) 2>"$work/old.log"; then exit 1; fi
+grep -q "need C++20" "$work/old.log"
 
 echo "-- versioned library and C header"
 ls "$work"/prefix/lib*/librootdk.so.*.*.* >/dev/null

@@ -9,8 +9,6 @@
 namespace rootdk {
 namespace {
 
-std::int64_t number(SequenceId id) { return static_cast<std::int64_t>(id); }
-
 void require_distinct(std::span<const KvStep> steps) {
   std::vector<SequenceId> ids;
   ids.reserve(steps.size());

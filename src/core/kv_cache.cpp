@@ -19,7 +19,6 @@ namespace {
 constexpr int kSlotBits = 32;
 
 std::int64_t slot_of(SequenceId id) { return static_cast<std::int64_t>(id) & ((std::int64_t{1} << kSlotBits) - 1); }
-std::int64_t number(SequenceId id) { return static_cast<std::int64_t>(id); }
 
 void check_sizes(const KvCacheConfig& c) {
   require(c.dtype == DType::f32 || c.dtype == DType::bf16 || c.dtype == DType::f16 || is_quantised(c.dtype),

@@ -16,6 +16,9 @@ namespace rootdk {
 
 inline constexpr std::int32_t kEvictedPage = -1;
 
+// An id as messages show it.
+constexpr std::int64_t number(SequenceId id) { return static_cast<std::int64_t>(id); }
+
 // One slot of the table of sequences; slots are used again, with another generation in the id.
 struct KvSequence {
   bool open = false;

@@ -11,8 +11,6 @@
 namespace rootdk {
 namespace {
 
-std::int64_t number(SequenceId id) { return static_cast<std::int64_t>(id); }
-
 Rotation make_rotation(const std::optional<RopeParams>& rope, std::int64_t head_dim) {
   if (!rope) return {};
   Rotation rotation{.layout = rope->layout, .offset = rope->offset};

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "core/check.h"
@@ -28,9 +29,13 @@ void check_params(const GenerateParams& params) {
 
 std::int32_t sample(std::span<const float> logits, const SamplingParams& params, std::uint64_t step) {
   require(!logits.empty(), "sample: no logits");
-  const auto nan = std::ranges::find_if(logits, [](float logit) { return std::isnan(logit); });
-  require(nan == logits.end(), "generate: the logit of token ", nan - logits.begin(), " is NaN at new token ", step,
-          "; the weights hold NaN or numbers too large for f32");
+  // -inf is a token that cannot come; with NaN or +inf there is no softmax.
+  const auto bad = std::ranges::find_if(
+      logits, [](float x) { return std::isnan(x) || x == std::numeric_limits<float>::infinity(); });
+  if (bad != logits.end()) {
+    fail("generate: the logit of token ", bad - logits.begin(), " is ", *bad, " at new token ", step,
+         "; the weights hold NaN or numbers too large for f32");
+  }
   if (params.greedy) return static_cast<std::int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
   std::vector<std::int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);

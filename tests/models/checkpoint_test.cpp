@@ -297,8 +297,13 @@ TEST(Sampling, FollowsTemperatureTopKTopPAndSeed) {
 }
 
 TEST(Sampling, RefusesLogitsThatAreNotNumbers) {
-  const std::vector<float> logits = {1.0f, std::nanf(""), 2.0f};
-  for (const bool greedy : {true, false}) EXPECT_THROW(sample(logits, {.greedy = greedy}, 0), Error);
+  const float none = std::numeric_limits<float>::quiet_NaN(), infinity = std::numeric_limits<float>::infinity();
+  for (const bool greedy : {true, false}) {
+    for (const float bad : {none, infinity}) {
+      EXPECT_THROW(sample(std::vector<float>{1, bad, 2}, {.greedy = greedy}, 0), Error) << bad;
+    }
+    EXPECT_NE(sample(std::vector<float>{1, -infinity, 2}, {.greedy = greedy}, 0), 1);  // a token that cannot come
+  }
 }
 
 }  // namespace

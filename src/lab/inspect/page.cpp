@@ -119,12 +119,17 @@ void write_head(std::ostream& html, const Inspection& side, std::size_t side_ind
 
 // Layers down, heads across, each cell with its label.
 void write_overview(std::ostream& html, const Inspection& side) {
-  html << "<div class=\"scroll\"><table class=\"overview\">";
+  html << "<div class=\"scroll\"><table class=\"overview\"><tr><th></th>";
+  const auto same_row = [&](std::size_t i, std::size_t j) {
+    return side.heads[i].layer == side.heads[j].layer && side.heads[i].stack == side.heads[j].stack;
+  };
+  for (std::size_t i = 0; i < side.heads.size() && same_row(0, i); ++i) {
+    html << "<th>head " << side.heads[i].head << "</th>";
+  }
   for (std::size_t i = 0; i < side.heads.size(); ++i) {
     const HeadProfile& head = side.heads[i];
-    const bool new_row = i == 0 || head.layer != side.heads[i - 1].layer || head.stack != side.heads[i - 1].stack;
-    if (new_row) {
-      html << (i ? "</tr>" : "") << "<tr><th>" << (head.stack == StackKind::main ? "" : name_of(head.stack))
+    if (i == 0 || !same_row(i - 1, i)) {
+      html << "</tr><tr><th>" << (head.stack == StackKind::main ? "" : name_of(head.stack))
            << (head.stack == StackKind::main ? "layer " : " layer ") << head.layer << "</th>";
     }
     html << "<td><a href=\"#" << anchor_of(head) << "\">" << label_html(head.label) << "</a></td>";

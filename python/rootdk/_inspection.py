@@ -151,7 +151,7 @@ class Inspection:
         """A picture as SVG text, which a notebook shows, written to `path` where one is given: by layer and head how
         many keys are read, saturation, sink mass and distance; or with maps=True the weights of every head."""
         if path is not None and Path(path).suffix != ".svg":
-            raise ValueError(f"plot: {path} does not end in .svg, which is what it would be")
+            raise ValueError(f"plot: the picture is SVG, and {path} does not end in .svg")
         if maps:
             pictures = [_svg.heat_map(self._map(i)) for i in range(len(self.heads))]
             labels = [f"{head.name} {head.label}" for head in self.heads]

@@ -76,8 +76,9 @@ def curve(values: List[float], top: float) -> str:
 
 def panels(title: str, pictures: List[str], labels: List[str], note: Optional[str] = None) -> Svg:
     """A grid of panels with a label under each."""
-    columns = min(COLUMNS, max(1, len(pictures)))
-    rows = -(-len(pictures) // columns)
+    count = max(1, len(pictures))
+    rows = -(-count // COLUMNS)
+    columns = -(-count // rows)  # eight are two rows of four
     width = columns * (PANEL + GAP) + GAP
     top = 44 if note else 28
     height = top + rows * (PANEL + LABEL + GAP)

@@ -44,4 +44,12 @@ def layer_maps(title: str, tables: Dict[str, List[List[float]]]) -> "_svg.Svg":
     """A heat map a table, which holds a row of heads for each layer; layers may have fewer heads than others."""
     widest = max(len(row) for rows in tables.values() for row in rows)
     pictures = [_svg.heat_map([row + [float("nan")] * (widest - len(row)) for row in rows]) for rows in tables.values()]
-    return _svg.panels(title, pictures, list(tables), "rows: layers, columns: heads; darker: more")
+    labels = [f"{name} {_range(rows)}" for name, rows in tables.items()]
+    return _svg.panels(title, pictures, labels, "rows: layers, columns: heads; darker: more")
+
+
+def _range(rows: List[List[float]]) -> str:
+    """What the lightest and the darkest of a heat map stand for."""
+    numbers = [x for row in rows for x in row if x == x]
+    ends = [f"{x:.2g}" if abs(x) < 100 else f"{x:.0f}" for x in (min(numbers), max(numbers))] if numbers else []
+    return "…".join(ends)

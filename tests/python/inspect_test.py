@@ -82,6 +82,8 @@ def test_rows_go_into_other_tools(inspection):
 
 def test_pictures(inspection, tmp_path):
     overview = inspection.plot(tmp_path / "overview.svg")
+    keys = [head.effective_keys for head in inspection.heads]
+    assert f"effective keys {min(keys):.2g}…{max(keys):.2g}<" in overview
     assert (tmp_path / "overview.svg").read_text() == overview == inspection._repr_svg_()
     assert len(xml.fromstring(overview).findall(f".//{SVG}image")) == 4
     with pytest.raises(ValueError, match="does not end in .svg"):

@@ -107,6 +107,13 @@ def test_nothing_to_plot():
         rootdk.attention(q, k, v, stats="lse").plot()
 
 
+def test_eight_heads_are_two_rows_of_four():
+    q, k, v = random_arrays(heads=8)
+    root = picture_of(rootdk.attention(q[:1], k[:1], v[:1], stats="entropy").plot())
+    places = [group.get("transform") for group in root.iter() if group.tag.endswith("}g")]
+    assert len({place.partition(",")[0] for place in places}) == 4 and len(places) == 8
+
+
 def test_other_formats_without_matplotlib(tmp_path, monkeypatch):
     q, k, v = random_arrays()
     result = rootdk.attention(q, k, v, stats=True, map_size=4)

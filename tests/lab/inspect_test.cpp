@@ -202,6 +202,12 @@ TEST(InspectPage, EscapesTokensAndSetsTwoSidesBesideEachOther) {
   const std::string page = inspection_page(sides);
   EXPECT_EQ(page.find("</script><b>"), std::string::npos);
   EXPECT_NE(page.find("&lt;/script&gt;&lt;b&gt;"), std::string::npos);
+  for (const char* heading : {"<h2>A: ", "<h2>B: "}) EXPECT_NE(page.find(heading), std::string::npos);
+  // Without a tokenizer the text is the numbers of its tokens.
+  other.tokens.clear();
+  for (const std::int32_t id : other.ids) other.tokens.push_back(std::to_string(id));
+  EXPECT_NE(inspection_page({&other, 1}).find("<blockquote>" + other.tokens[0] + " " + other.tokens[1] + " "),
+            std::string::npos);
   std::size_t canvases = 0;
   for (std::size_t at = page.find("<canvas"); at != std::string::npos; at = page.find("<canvas", at + 1)) ++canvases;
   EXPECT_EQ(canvases, one.heads.size() + other.heads.size());

@@ -117,6 +117,21 @@ void write_head(std::ostream& html, const Inspection& side, std::size_t side_ind
   html << "</div>";
 }
 
+// What was read, up to a line or two of it.
+std::string beginning_of_text(const Inspection& side) {
+  constexpr std::size_t kMostBytes = 160;
+  const bool answers = !side.encoder_ids.empty();
+  const std::vector<std::string>& tokens = answers ? side.encoder_tokens : side.tokens;
+  // Tokens bring their own spaces; where a model has no tokenizer they are numbers.
+  const bool numbers = tokens.at(0) == std::to_string((answers ? side.encoder_ids : side.ids).at(0));
+  std::string text;
+  for (const std::string& token : tokens) {
+    if (text.size() + token.size() > kMostBytes) return text + " …";
+    text += numbers && !text.empty() ? " " + token : token;
+  }
+  return text;
+}
+
 // Layers down, heads across, each cell with its label.
 void write_overview(std::ostream& html, const Inspection& side) {
   html << "<div class=\"scroll\"><table class=\"overview\"><tr><th></th>";
@@ -194,7 +209,10 @@ std::string inspection_page(std::span<const Inspection> sides) {
           "<title>What the heads do</title><style>"
        << kStyle << kInspectStyle << "</style></head><body><main><h1>What the heads do</h1>";
   for (const Inspection& side : sides) {
-    html << "<section><h2>" << escape_html(side.model) << "</h2><p>" << escape_html(side.architecture) << ", "
+    // Two texts may be read by one model: the letter and the text tell them apart.
+    const char* letter = sides.size() == 1 ? "" : &side == sides.data() ? "A: " : "B: ";
+    html << "<section><h2>" << letter << escape_html(side.model) << "</h2><blockquote>"
+         << escape_html(beginning_of_text(side)) << "</blockquote><p>" << escape_html(side.architecture) << ", "
          << side.parameters << " parameters; " << (side.encoder_ids.empty() ? side.ids : side.encoder_ids).size()
          << " tokens" << (side.encoder_ids.empty() ? "" : ", answered with " + std::to_string(side.ids.size())) << "; "
          << side.heads.size() << " heads.</p>";

@@ -62,6 +62,7 @@ output { display: block; min-height: 2.9em; font-size: .82rem; line-height: 1.4;
 dl { display: grid; grid-template-columns: 1fr auto; gap: .05rem .8rem; font-size: .86rem; margin: .3rem 0; } dd { margin: 0; text-align: right; font-variant-numeric: tabular-nums; }
 .label { font-weight: 600; white-space: nowrap; } .l0 { color: var(--c0); } .l1 { color: var(--c1); } .l2 { color: var(--c2); } .l3 { color: var(--c4); } .l4 { color: var(--c3); } .l5 { color: var(--c5); } .l6 { color: var(--soft); }
 .mass { font-size: .86rem; line-height: 1.7; overflow-wrap: anywhere; white-space: pre-wrap; } .mass span { border-radius: 3px; }
+blockquote { margin: .3rem 0; padding-left: .8rem; border-left: 3px solid var(--edge); font-style: italic; }
 table.overview th { white-space: nowrap; text-align: left; } table.overview td, table.overview th + th { padding: .15rem .45rem; font-size: .82rem; } table.overview a { text-decoration: none; }
 @media (max-width: 40rem) { .pair { grid-template-columns: 1fr; } }
 )css";

@@ -66,24 +66,18 @@ bool is_ranged(const ForwardCall& call) {
   return p.causal || p.window_left >= 0 || p.window_right >= 0 || p.kv_lengths.defined() || call.shape.packed;
 }
 
-// Long rows pay for the wider tile, short ones for a second query stage.
-constexpr std::int64_t kLongRow = 6144, kShortRow = 1024;
-
-// What takes the place of a ranged variant where every row sees every key.
-Variant full_variant(Variant ranged, std::int64_t kv_len) {
-  if (ranged == Variant::sampled) return Variant::full_sampled;
-  return kv_len >= kLongRow ? Variant::full_wide : Variant::full;
-}
+// Up to here a tile for short rows pays: with a second query stage, or with fewer keys past the end in its last tile.
+constexpr std::int64_t short_row(int head_dim) { return head_dim == 256 ? 512 : 1024; }
 
 Variant choose_variant(const ForwardCall& call, int head_dim) {
   const bool statistics = call.stats.entropy.defined() || call.stats.sum_p2.defined();
   Variant variant = variant_of_terms(call);
   if (statistics) variant = variant == Variant::ranged ? Variant::sampled : Variant::rich;
   if ((variant == Variant::ranged || variant == Variant::sampled) && !is_ranged(call)) {
-    const Variant full = full_variant(variant, call.shape.kv_len);
+    const Variant full = variant == Variant::sampled ? Variant::full_sampled : Variant::full;
     if (is_built(head_dim, full)) return full;
   }
-  const bool brief = variant == Variant::ranged && call.shape.kv_len <= kShortRow;
+  const bool brief = variant == Variant::ranged && call.shape.kv_len <= short_row(head_dim);
   if (brief && is_built(head_dim, Variant::brief)) return Variant::brief;
   return is_built(head_dim, variant) ? variant : Variant::rich;
 }

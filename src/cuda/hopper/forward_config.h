@@ -11,7 +11,6 @@ namespace rootdk::cuda::hopper {
 // The variants of the one kernel. All know grouped heads, sinks and lse, max_logit, max_weight.
 enum class Variant : std::int32_t {
   full,          // every row sees every key: no mask code but in the last tile
-  full_wide,     // the same with more keys a tile, for long rows
   full_sampled,  // full, with entropy and sum_p2 of the sampled query tiles
   ranged,        // each row sees a range of keys: causal, window, key lengths, packed sequences
   brief,         // the same with a tile for short rows
@@ -30,36 +29,42 @@ struct Tuning {
   bool order_after_max = false;   // keep the row maximum in front of the wait for P V
   int max_chains = 2;             // independent chains of the row maximum: 2 or 4
   int early_token = 1;            // hand the tensor cores on this many P V instructions before the last
+  bool integer_max = false;       // row maxima of three scores at a time, see row_maxima_above()
 };
 
 struct TileShape {
   int block_kv = 0;   // keys of a tile
   int consumers = 0;  // warpgroups of 64 query rows each
-  int q_stages = 0;   // 2: the next query tile loads under the current one
+  int q_stages = 0;   // query tiles in shared memory; 1: the next one loads when the last product has read this one
   Tuning tuning;
 };
 
 // Three consumers have 160 registers each, two have 240; output, scores and packed weights take
 // head_dim / 2 + 3 block_kv / 4 of them. Shared memory holds q_stages query tiles and two tiles each of k and v.
 constexpr TileShape tile_shape(int head_dim, Variant variant) {
-  const bool rich = variant == Variant::rich;
-  constexpr Tuning kWide{.rescale_under_qk = true, .order_after_max = true, .early_token = 0};
-  constexpr Tuning kSampled{.rescale_under_qk = true, .order_after_max = true};
+  const bool rich = variant == Variant::rich, brief = variant == Variant::brief;
   constexpr Tuning kOrdered{.order_after_max = true, .max_chains = 4, .early_token = 0};
+  constexpr Tuning kPlain{.order_after_max = true, .max_chains = 4, .early_token = 0, .integer_max = true};
+  constexpr Tuning kLoaded{.rescale_under_qk = true, .order_after_max = true};
+  constexpr Tuning kNarrow{.max_chains = 4, .integer_max = true};
+  constexpr Tuning kShort{.integer_max = true};
   switch (head_dim) {
-    case 64: return rich ? TileShape{128, 2, 2, {}} : TileShape{128, 3, 2, kOrdered};
+    case 64:
+      if (rich) return {128, 2, 3, {}};
+      return {128, 3, 3, variant == Variant::ranged ? kNarrow : kOrdered};
     case 96:
-      if (variant == Variant::brief) return {128, 2, 2, kOrdered};
-      return rich ? TileShape{128, 2, 2, {}} : TileShape{112, 3, 1, kOrdered};
+      if (rich || brief) return {128, 2, 3, brief ? kShort : Tuning{}};
+      return {112, 3, 1, kOrdered};
     case 128:
-      if (variant == Variant::full_wide) return {176, 2, 1, kWide};
-      if (variant == Variant::full_sampled) return {128, 2, 2, kSampled};
-      if (rich || variant == Variant::softcap || variant == Variant::alibi) return {128, 2, 2, {}};
-      return {128, 2, 2, kOrdered};
+      if (rich) return {128, 2, 3, {}};
+      if (variant == Variant::full_sampled || variant == Variant::alibi) return {128, 2, 3, kLoaded};
+      return {128, 2, 3, variant == Variant::sampled ? kOrdered : kPlain};
     case 192:
-      if (variant == Variant::brief) return {80, 2, 2, kOrdered};
-      return rich ? TileShape{96, 2, 1, {}} : TileShape{112, 2, 1, kOrdered};
-    case 256: return rich ? TileShape{64, 2, 1, {}} : TileShape{80, 2, 1, {}};
+      if (rich) return {96, 2, 1, {}};
+      return brief ? TileShape{64, 2, 2, kShort} : TileShape{112, 2, 1, kOrdered};
+    case 256:
+      if (rich) return {64, 2, 1, {}};
+      return brief ? TileShape{64, 2, 1, kOrdered} : TileShape{80, 2, 1, {}};
     default: return {};
   }
 }
@@ -76,8 +81,7 @@ struct ForwardConfig {
                                   : kRich                   ? Terms::any
                                                             : Terms::none;
   static constexpr bool kLogits = kTerms != Terms::none;  // scores become logits before the softmax
-  static constexpr bool kRanged =
-      Which != Variant::full && Which != Variant::full_wide && Which != Variant::full_sampled;
+  static constexpr bool kRanged = Which != Variant::full && Which != Variant::full_sampled;
   static constexpr bool kSampled = Which == Variant::sampled || Which == Variant::full_sampled;
 
   static constexpr int kHeadDim = HeadDim;  // of q, k and v; smaller ones are padded with zeros by the copy engine
@@ -87,7 +91,11 @@ struct ForwardConfig {
   static constexpr int kThreads = 128 * (kConsumers + 1);
   static constexpr int kQStages = kShape.q_stages;
   static constexpr int kStages = 2;
-  static constexpr int kTileSlots = kQStages + 2;  // a tile is needed for longer than its queries: until it is stored
+  // A tile is needed for longer than its queries: until it is stored.
+  static constexpr int kTileSlots = kQStages == 1 ? 3 : 2 * kQStages;
+
+  // The output leaves through the memory of its queries, where the next tile's have memory of their own.
+  static constexpr bool kStagedOutput = kQStages > 1;
 
   // A tile is stored as panels of 64 columns, that is 128 bytes, under the copy engine's 128-byte swizzle.
   static constexpr int kPanels = (HeadDim + 63) / 64;

@@ -14,6 +14,7 @@
 // products.
 
 #include "cuda/hopper/forward_config.h"
+#include "cuda/hopper/forward_output.cuh"
 #include "cuda/hopper/forward_producer.cuh"
 #include "cuda/hopper/logit_terms.cuh"
 #include "cuda/hopper/products.cuh"
@@ -22,6 +23,7 @@
 #include "cuda/hopper/softmax.cuh"
 #include "cuda/hopper/work_tiles.cuh"
 #include "cuda/ptx/address.cuh"
+#include "cuda/ptx/bulk_copy.cuh"
 #include "cuda/ptx/fence.cuh"
 #include "cuda/ptx/mbarrier.cuh"
 #include "cuda/ptx/named_barrier.cuh"
@@ -40,8 +42,9 @@ class Consumer {
   using Element = typename C::Element;
   static constexpr int kBlockKv = C::kBlockKv;
 
-  __device__ __forceinline__ Consumer(SharedStorage<C>& shared, const ForwardParams& params, int warp)
-      : shared_(shared), p_(params), index_(warp / 4 - 1), lane_(threadIdx.x & 31) {
+  __device__ __forceinline__ Consumer(SharedStorage<C>& shared, const ForwardMaps& maps, const ForwardParams& params,
+                                      int warp)
+      : shared_(shared), maps_(maps), p_(params), index_(warp / 4 - 1), lane_(threadIdx.x & 31) {
     first_row_ = 64 * index_;
     row_ = first_row_ + (warp & 3) * 16 + lane_ / 4;
     column_ = 2 * (lane_ & 3);
@@ -66,10 +69,11 @@ class Consumer {
       } else {
         finish_last();
       }
-      store_tile(read_tile(more ? done_slot_ : this_slot_), done, done_sampled);
-      if (!more) return;
+      store_tile(more ? done_slot_ : this_slot_, done, done_sampled);
+      if (!more) break;
       begin_output();
     }
+    give_back_queries();
   }
 
  private:
@@ -114,9 +118,23 @@ class Consumer {
     return tile;
   }
 
+  // The last product with these queries is done. They are given back now, or when their output has left.
   __device__ __forceinline__ void release_q() {
-    if (lane_ == 0) ptx::mbarrier_arrive(ptx::shared_address(&shared_.q_empty[q_.stage]));
+    if constexpr (!C::kStagedOutput) {
+      if (lane_ == 0) ptx::mbarrier_arrive(ptx::shared_address(&shared_.q_empty[q_.stage]));
+    }
     q_.advance();
+  }
+  // Gives the memory back through which an output left, if there is one; a little later than the copy began.
+  __device__ __forceinline__ void give_back_queries() {
+    if constexpr (C::kStagedOutput) {
+      if (leaving_ < 0) return;
+      if (lane_ == 0) {
+        ptx::bulk_wait_read();
+        ptx::mbarrier_arrive(ptx::shared_address(&shared_.q_empty[leaving_]));
+      }
+      leaving_ = -1;
+    }
   }
   __device__ __forceinline__ void release_k() {
     if (lane_ == 0) ptx::mbarrier_arrive(ptx::shared_address(&shared_.k_empty[k_.stage]));
@@ -170,15 +188,16 @@ class Consumer {
     j_ = keys.last;
     first_ = keys.first;
     const int top = tile.q0 + first_row_;
-    idle_ = top >= tile.q_len;
+    const int rows_end = query_end<C>(tile);
+    idle_ = top >= rows_end;
     if constexpr (kSkips) {
-      const int end = key_range<C>(tile, p_, min(top + 64, tile.q_len) - 1).end;
+      const int end = key_range<C>(tile, p_, min(top + 64, rows_end) - 1).end;
       skipped_ = keys.last > keys.first && end <= keys.last * kBlockKv;
       j_ -= skipped_;
     }
     unmasked_last_ = max(key_range<C>(tile, p_, top).end, 0) / kBlockKv - 1;
     if constexpr (C::kRanged) unmasked_first_ = (key_range<C>(tile, p_, top + 63).begin + kBlockKv - 1) / kBlockKv;
-    if constexpr (kStatistics) sampled_ = (tile.q0 / C::kBlockQ + tile.head) % p_.stats_stride == 0;
+    if constexpr (kStatistics) sampled_ = (query_tile<C>(tile) + tile.head) % p_.stats_stride == 0;
   }
 
   // Where the first key tile of the walk is one of which this warpgroup sees nothing, it gives the keys back, and its
@@ -209,6 +228,7 @@ class Consumer {
   // All key tiles but the first of the walk, which start_softmax has seen.
   __device__ __forceinline__ void walk_keys() {
     --j_;
+    if (j_ < first_) give_back_queries();
     if (idle_) {
 #pragma unroll 1
       for (; j_ >= first_; --j_) pass_step();
@@ -232,6 +252,7 @@ class Consumer {
     release_k();
     if (j_ == first_) release_q();
     release_v();
+    give_back_queries();
   }
 
   template <class More>
@@ -279,6 +300,7 @@ class Consumer {
     ptx::wgmma_wait<1>();
     ptx::pin(s_);
     release_k();
+    give_back_queries();
     if (j_ == first_) release_q();
   }
 
@@ -315,22 +337,51 @@ class Consumer {
   // One key tile of online softmax, in place: scores become weights.
   template <SoftmaxStep Step>
   __device__ __forceinline__ void softmax(bool mask) {
+    if constexpr (C::kTerms == Terms::softcap && !Step.guarded) return capped_softmax<Step>();
     if constexpr (C::kLogits) scores_to_logits<Element, C::kTerms>(s_, place(), p_);
     if constexpr (Step.guarded) {
       if (mask) mask_tile();
     }
     const float unit = C::kLogits ? 1.f : p_.scale_log2;
     float maximum[2], negated[2];
-    row_maxima<C::kTuning.max_chains>(s_, maximum);
+    if constexpr (C::kTuning.integer_max && !Step.first && !Step.guarded) {
+      row_maxima_above<C::kTuning.max_chains>(s_, state_.m, maximum);
+    } else {
+      row_maxima<C::kTuning.max_chains>(s_, maximum);
+    }
     constexpr SoftmaxStep kAdvance{
         .first = Step.first, .guarded = Step.guarded, .statistics = Step.statistics || C::kRich};
     advance_maxima<kAdvance>(maximum, unit, state_, correction_, negated);
     if constexpr (C::kTuning.order_after_max) order_point(negated[0], negated[1], order_word_);
     if constexpr (C::kRich) {
       if constexpr (Step.first) state_.a[0] = state_.a[1] = state_.b[0] = state_.b[1] = 0.f;
-      if (p_.entropy.data || p_.sum_p2.data) rich_statistics(negated);
+      if (p_.row_values[kEntropy].data || p_.row_values[kSumP2].data) rich_statistics(negated);
     }
     exponentials<Step>(s_, unit, negated, state_);
+  }
+
+  // The same with a softcap and without a mask. The cap grows with its argument, so that the maxima are taken before it,
+  // and where all scores are small it costs two operations each.
+  template <SoftmaxStep Step>
+  __device__ __forceinline__ void capped_softmax() {
+    const Softcap& cap = p_.terms.softcap;
+    float maximum[2];
+    row_maxima<C::kTuning.max_chains>(s_, maximum);
+    const float largest = largest_magnitude(s_, maximum);
+    const auto finish = [&](auto capped_plus) {
+      float negated[2];
+#pragma unroll
+      for (int r = 0; r < 2; ++r) maximum[r] = capped_plus(maximum[r], 0.f);
+      advance_maxima<Step>(maximum, 1.f, state_, correction_, negated);
+      exponentials_of<Step>(s_, [&](float x, int r) { return capped_plus(x, negated[r]); }, state_);
+    };
+    if (__all_sync(0xffffffffu, largest <= cap.tiny)) {
+      finish([&](float x, float y) { return fmaf(x, fmaf(cap.tiny_odd[1], x * x, cap.tiny_odd[0]), y); });
+    } else if (__all_sync(0xffffffffu, largest <= cap.small)) {
+      finish([&](float x, float y) { return fmaf(x, small_softcap_slope(x, cap), y); });
+    } else {
+      finish([&](float x, float y) { return any_softcap(x, cap) + y; });
+    }
   }
 
   // Sums for entropy and sum_p2 from the logits, in a pass of its own.
@@ -410,29 +461,46 @@ class Consumer {
     }
   }
 
-  __device__ __forceinline__ void store_tile(const WorkTile& tile, const RowState& state, bool sampled) {
+  __device__ __forceinline__ void store_tile(int slot, const RowState& state, bool sampled) {
+    const WorkTile tile = read_tile(slot);
     const int batch = p_.q_starts.data ? 0 : tile.sequence;
     const float unit = C::kLogits ? 1.f : p_.scale_log2;
+    const int rows_end = query_end<C>(tile);
+    RowResult results[2];
+    bool exists[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const RowSums sums{.m = state.m[r] * unit,
                          .l = quad_sum(state.l[r]),
                          .a = C::kSampled || C::kRich ? quad_sum(state.a[r]) : 0.f,
                          .b = C::kSampled || C::kRich ? quad_sum(state.b[r]) : 0.f};
-      const RowResult result = p_.sinks.data ? row_result(sums, sink_of(p_, tile.head)) : row_result(sums);
+      results[r] = p_.sinks.data ? row_result(sums, sink_of(p_, tile.head)) : row_result(sums);
+      exists[r] = tile.q0 + row_ + 8 * r < rows_end;
+    }
+    store_row_values<C>(p_, batch, tile.head, tile.q_begin + tile.q0 + row_, results, exists, sampled);
+
+    std::uint32_t pairs[2][C::kHeadDim / 8];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
       const int row = tile.q0 + row_ + 8 * r;
-      const bool exists = row < tile.q_len;
-      if (exists && (lane_ & 3) == 0) store_statistics(result, batch, tile.head, tile.q_begin + row, sampled);
-      const float factor = C::kRich ? result.factor * p_.terms.dropout_keep_scale : result.factor;
-      std::uint32_t pairs[C::kHeadDim / 8];
-      pack_output_row(r, factor, pairs);
+      const float factor = C::kRich ? results[r].factor * p_.terms.dropout_keep_scale : results[r].factor;
+      pack_output_row(r, factor, pairs[r]);
       if constexpr (C::kRanged) {
-        if (exists && !ptx::all_finite<Element>(pairs) && isfinite(factor)) {
+        if (exists[r] && !ptx::all_finite<Element>(pairs[r]) && isfinite(factor)) {
           repair_row(tile, r, row, batch, state.m[r] * unit);
-          pack_output_row(r, factor, pairs);
+          pack_output_row(r, factor, pairs[r]);
         }
       }
-      store_output_row(pairs, exists, batch, tile.head, tile.q_begin + row);
+      if constexpr (!C::kStagedOutput) {
+        store_output_row<C>(pairs[r], exists[r], output_row<Element>(p_, batch, tile.head, tile.q_begin + row), p_);
+      }
+    }
+    if constexpr (C::kStagedOutput) {
+      leaving_ = slot % C::kQStages;
+      const int warp_row = row_ - lane_ / 4;
+      const std::uint32_t rows = ptx::shared_address(shared_.q) + leaving_ * C::kQBytes + warp_row * 128;
+      stage_output<C>(rows, pairs);
+      send_output<C>(rows, maps_, p_, tile, tile.q0 + warp_row, rows_end);
     }
   }
   __device__ __forceinline__ void pack_output_row(int r, float factor, std::uint32_t (&pairs)[C::kHeadDim / 8]) const {
@@ -500,33 +568,8 @@ class Consumer {
     return rule.keeps(word(tile.sequence), word(tile.head), word(row), word(j));
   }
 
-  __device__ __forceinline__ void store_statistics(const RowResult& result, int batch, int head, int row,
-                                                   bool sampled) const {
-    store_row(p_.lse, batch, head, row, result.lse);
-    store_row(p_.max_logit, batch, head, row, result.max_logit);
-    store_row(p_.max_weight, batch, head, row, result.max_weight);
-    if constexpr (C::kSampled || C::kRich) {
-      store_row(p_.entropy, batch, head, row, sampled ? result.entropy : NAN);
-      store_row(p_.sum_p2, batch, head, row, sampled ? result.sum_p2 : NAN);
-    }
-  }
-
-  // The quad exchanges its parts so that every thread stores 16 contiguous bytes: eight columns of 32.
-  __device__ __forceinline__ void store_output_row(const std::uint32_t (&pairs)[C::kHeadDim / 8], bool exists,
-                                                   int batch, int head, int row) {
-    const int quad = lane_ & 3;
-    Element* out = output_row<Element>(p_, batch, head, row) + 8 * quad;
-#pragma unroll
-    for (int group = 0; group < C::kHeadDim / 32; ++group) {
-      std::uint32_t columns[4] = {pairs[4 * group], pairs[4 * group + 1], pairs[4 * group + 2], pairs[4 * group + 3]};
-      quad_transpose(columns, quad);
-      if (exists && 32 * group + 8 * quad < p_.value_dim) {
-        *reinterpret_cast<uint4*>(out + 32 * group) = make_uint4(columns[0], columns[1], columns[2], columns[3]);
-      }
-    }
-  }
-
   SharedStorage<C>& shared_;
+  const ForwardMaps& maps_;
   const ForwardParams& p_;
   const int index_, lane_;
   int first_row_, row_;  // of the warpgroup and of the thread, inside the query tile
@@ -542,6 +585,7 @@ class Consumer {
   int unmasked_first_ = 0, unmasked_last_;  // key tiles of which every row sees every key
   bool skipped_ = false;                    // the key tile in front of the walk, which others need
   bool idle_ = false;                       // no row of this warpgroup exists
+  int leaving_ = -1;                        // query stage through which an output leaves; -1: none
   int keep_output_ = 0;                     // 0: o_ still holds the tile before
   bool sampled_ = true;
   RowState state_;
@@ -563,6 +607,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     ptx::tma_prefetch_map(&maps.q);
     ptx::tma_prefetch_map(&maps.k);
     ptx::tma_prefetch_map(&maps.v);
+    if constexpr (C::kStagedOutput) ptx::tma_prefetch_map(&maps.out);
     constexpr int kConsumerWarps = 4 * C::kConsumers;  // a warp waits for its own part of a product, and arrives alone
     for (int i = 0; i < C::kQStages; ++i) {
       ptx::mbarrier_init(ptx::shared_address(&shared.q_full[i]), 1);
@@ -583,7 +628,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     if (threadIdx.x == 0) Producer<C>(shared, maps, params).run();
   } else {
     ptx::registers_grow_to<C::kConsumerRegisters>();
-    Consumer<C>(shared, params, warp).run();
+    Consumer<C>(shared, maps, params, warp).run();
   }
 }
 

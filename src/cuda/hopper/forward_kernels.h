@@ -18,9 +18,8 @@ inline constexpr std::array<int, 5> kHeadDims = {64, 96, 128, 192, 256};
 constexpr bool is_built(int head_dim, Variant variant) {
   switch (variant) {
     case Variant::full:
-    case Variant::full_wide:
     case Variant::full_sampled: return head_dim == 128;
-    case Variant::brief: return head_dim == 96 || head_dim == 192;
+    case Variant::brief: return head_dim == 96 || head_dim == 192 || head_dim == 256;
     case Variant::sampled:
     case Variant::softcap:
     case Variant::alibi: return head_dim == 64 || head_dim == 128;

@@ -14,7 +14,9 @@ namespace rootdk::cuda::hopper {
 namespace {
 
 constexpr double kLog2e = 1.4426950408889634;
-constexpr std::int64_t kL2Share = 32 << 20;  // bytes of k and v that stay in L2 beside everything else
+constexpr std::int64_t kL2Share = 32 << 20;     // bytes of k and v that stay in L2 beside everything else
+constexpr std::int64_t kQuietShare = 20 << 20;  // bytes that stay there for as long as a block has a head
+constexpr std::int64_t kMostHeadsTogether = 64;
 
 DeviceTensor dense_tensor(const ConstTensorView& view, const AttentionShape& s) {
   if (!view.defined()) return {};
@@ -50,14 +52,17 @@ LogitTerms make_terms(const ForwardCall& call) {
   return terms;
 }
 
+std::int64_t bytes_of_head(const AttentionShape& s) { return s.kv_len * (s.head_dim + s.value_dim) * 2; }
+
 // Rows that all cost the same are walked head by head, and a head's k and v are read by many blocks at a time. Causal
-// rows go longest first over as many heads as stay in L2.
+// rows go longest first over as many heads as stay in L2. Packed sequences differ in length: what counts is that the
+// longest rows of any come first.
 int heads_together(const ForwardCall& call) {
   const AttentionShape& s = call.shape;
   if (!call.params.causal) return 1;
-  const std::int64_t kv_bytes = s.kv_len * (s.head_dim + s.value_dim) * 2;
-  return static_cast<int>(
-      std::min<std::int64_t>(s.group() * std::max<std::int64_t>(1, kL2Share / kv_bytes), s.heads * s.batch));
+  const std::int64_t cached = s.group() * std::max<std::int64_t>(1, kL2Share / bytes_of_head(s));
+  const std::int64_t wanted = s.packed ? kMostHeadsTogether : std::min(cached, kMostHeadsTogether);
+  return static_cast<int>(std::min(wanted, s.heads * s.batch));
 }
 
 }  // namespace
@@ -71,17 +76,21 @@ int window_limit(std::int64_t limit) {
   return limit < 0 ? kNoLimit : static_cast<int>(std::min<std::int64_t>(limit, kNoLimit));
 }
 
-// tanh(u) = u (c0 + c1 u^2 + c2 u^4) up to |u| <= 0.2, interpolated at Chebyshev points: error 2e-8.
+// tanh(u) = u (c0 + c1 u^2 + c2 u^4) up to |u| <= 0.25 and u (c0 + c1 u^2) up to 0.1, interpolated at Chebyshev points:
+// errors 1e-7 and 1.7e-7.
 Softcap make_softcap(double cap, double scale) {
-  constexpr double kSmall = 0.2;
-  constexpr double kTanh[3] = {0.9999998946407471, -0.33328587897510137, 0.13015332593402368};
+  constexpr double kSmall = 0.25, kTiny = 0.1;
+  constexpr double kSmallTanh[3] = {0.9999996034626533, -0.33321896988991884, 0.12841433927140675};
+  constexpr double kTinyTanh[2] = {0.999998340055528, -0.3320047058766649};
   const double inverse = scale / cap;
   Softcap softcap{.cap_log2 = static_cast<float>(cap * kLog2e), .inverse = static_cast<float>(inverse)};
-  double power = inverse;
-  for (int i = 0; i < 3; ++i, power *= inverse * inverse) {
-    softcap.odd[i] = static_cast<float>(cap * kLog2e * kTanh[i] * power);
-  }
+  const auto coefficient = [&](double tanh, int power) {
+    return static_cast<float>(cap * kLog2e * tanh * std::pow(inverse, power));
+  };
   softcap.small = static_cast<float>(kSmall / std::abs(inverse));
+  for (int i = 0; i < 3; ++i) softcap.odd[i] = coefficient(kSmallTanh[i], 2 * i + 1);
+  softcap.tiny = static_cast<float>(kTiny / std::abs(inverse));
+  for (int i = 0; i < 2; ++i) softcap.tiny_odd[i] = coefficient(kTinyTanh[i], 2 * i + 1);
   return softcap;
 }
 
@@ -93,11 +102,11 @@ ForwardParams make_params(const ForwardCall& call) {
   params.q = row_tensor(call.q);
   params.k = row_tensor(call.k);
   params.v = row_tensor(call.v);
-  params.lse = row_tensor(call.stats.lse);
-  params.max_logit = row_tensor(call.stats.max_logit);
-  params.max_weight = row_tensor(call.stats.max_weight);
-  params.entropy = row_tensor(call.stats.entropy);
-  params.sum_p2 = row_tensor(call.stats.sum_p2);
+  params.row_values[kLse] = row_tensor(call.stats.lse);
+  params.row_values[kMaxLogit] = row_tensor(call.stats.max_logit);
+  params.row_values[kMaxWeight] = row_tensor(call.stats.max_weight);
+  params.row_values[kEntropy] = row_tensor(call.stats.entropy);
+  params.row_values[kSumP2] = row_tensor(call.stats.sum_p2);
   params.stats_stride = static_cast<int>(std::min<std::int64_t>(call.stats.stride, kNoLimit));
   params.sequences = static_cast<int>(s.batch);
   params.heads = static_cast<int>(s.heads);
@@ -127,13 +136,16 @@ void launch_forward(const ForwardCall& call, const ForwardChoice& choice) {
   params.q_tiles = static_cast<int>((s.q_len + kernel.block_q - 1) / kernel.block_q);
   params.tiles = params.q_tiles * params.heads * params.sequences;
   params.heads_together = heads_together(call);
+  const int blocks = std::min(params.tiles, device_traits(call.q.device.index).multiprocessors);
+  const bool in_shares = !choice.counts_tiles && blocks * bytes_of_head(s) <= kQuietShare;
+  if (in_shares) params.tile_share = (params.tiles + blocks - 1) / blocks;
   if (choice.counts_tiles) params.tile_counter = static_cast<int*>(call.execution.workspace);
   if (params.tile_counter) clear_tile_counter(params.tile_counter, stream, call.q.device.index);
 
   ForwardMaps maps{.q = make_tensor_map(call.q, kernel.block_q, 64),
                    .k = make_tensor_map(call.k, kernel.block_kv, 64),
-                   .v = make_tensor_map(call.v, kernel.block_kv, 64)};
-  const int blocks = std::min(params.tiles, device_traits(call.q.device.index).multiprocessors);
+                   .v = make_tensor_map(call.v, kernel.block_kv, 64),
+                   .out = make_tensor_map(call.out, 16, 64)};
   launch_kernel({.function = kernel.function,
                  .name = "the Hopper forward kernel",
                  .grid = dim3(static_cast<unsigned>(blocks)),

@@ -24,6 +24,7 @@ struct DeviceVector {
 
 struct ForwardMaps {
   CUtensorMap q, k, v;
+  CUtensorMap out;  // boxes of the 16 rows that a warp holds; the forward kernel alone uses it
 };
 
 enum class BiasType : std::int32_t { none, f32, element };
@@ -34,6 +35,8 @@ struct Softcap {
   float inverse = 0;   // scale / cap
   float small = 0;
   float odd[3] = {};
+  float tiny = 0;  // up to here s (tiny_odd[0] + tiny_odd[1] s^2)
+  float tiny_odd[2] = {};
 };
 
 // Terms that only some variants look at. Logits are kept in units of log2: everything is times log2(e).
@@ -50,11 +53,14 @@ struct LogitTerms {
   std::uint64_t dropout_seed = 0;
 };
 
+// What a row is told about its softmax. An index, so that each thread of a row can take one.
+enum RowValue { kLse, kMaxLogit, kMaxWeight, kEntropy, kSumP2 };
+
 struct ForwardParams {
   DeviceTensor out;
-  DeviceTensor q, k, v;                                      // the tensors behind the maps
-  DeviceTensor lse, max_logit, max_weight, entropy, sum_p2;  // f32 [batch, heads, q_len]
-  int stats_stride = 1;                                      // entropy and sum_p2 of one query tile in so many
+  DeviceTensor q, k, v;        // the tensors behind the maps
+  DeviceTensor row_values[5];  // f32 [batch, heads, q_len], in the order of RowValue
+  int stats_stride = 1;        // entropy and sum_p2 of one query tile in so many
 
   int sequences = 0, heads = 0, group = 1;
   int q_len = 0, kv_len = 0;  // for packed sequences: upper bounds
@@ -72,6 +78,7 @@ struct ForwardParams {
   int q_tiles = 0;              // query tiles of the longest sequence
   int tiles = 0;                // q_tiles * heads * sequences
   int heads_together = 1;       // heads walked side by side, so that their k and v stay in L2
+  int tile_share = 0;           // a block's tiles are so many neighbours: it reads a head for a while; 0: they are not
   int* tile_counter = nullptr;  // zero at the start; null: tiles are dealt out in a fixed order
 
   // Decode: parts of the keys, and key tiles of a part. Rows of a part: [query tiles, kv_heads, tile_rows], where row r

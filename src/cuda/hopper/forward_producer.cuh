@@ -17,8 +17,9 @@ class Producer {
   __device__ __forceinline__ Producer(SharedStorage<C>& shared, const ForwardMaps& maps, const ForwardParams& params)
       : shared_(shared), maps_(maps), p_(params), dealer_(params) {}
 
-  // With two query stages the next tile is handed over while this one's keys still load, so that its queries are there
-  // in time; with one stage it has to wait for this tile's end. Before the first tile there is only the handing over.
+  // With several query stages the next tile is handed over while this one's keys still load, so that its queries are
+  // there in time: later with two, where the output before it has to leave first. With one stage it has to wait for this
+  // tile's end. Before the first tile there is only the handing over.
   __device__ __forceinline__ void run() {
     KeyTiles keys{.first = 0, .last = -1};
     int hand_over_at = -1;
@@ -33,7 +34,7 @@ class Producer {
       if (tile.sequence < 0) return;
       dealer_.advance();  // early: the answer of a counter takes its time
       keys = key_tiles<C>(tile, p_);
-      hand_over_at = C::kQStages > 1 ? keys.last - 1 : keys.first - 1;
+      hand_over_at = max(keys.first - 1, keys.last - kHandOverAfter);
       kv_begin_ = tile.kv_begin;
       kv_head_ = tile.head / p_.group;
       batch_ = batch_of(tile);
@@ -41,6 +42,8 @@ class Producer {
   }
 
  private:
+  static constexpr int kHandOverAfter = C::kQStages > 2 ? 1 : C::kQStages == 2 ? 2 : INT_MAX / 2;  // key tiles
+
   // Gives the consumers the dealer's tile and its queries, or the end.
   __device__ __forceinline__ void hand_over() {
     WorkTile tile;

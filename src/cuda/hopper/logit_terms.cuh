@@ -71,8 +71,17 @@ __device__ __forceinline__ float tanh_by_exp(float u) {
   return copysignf(__fdividef(1.f - t, 1.f + t), u);
 }
 
-// x <- cap tanh(scale x / cap). Caps are wide, so that nearly always every argument of a tile is small: then an odd
-// polynomial spares the special-function unit, which the exponentials keep busy.
+// cap tanh(scale x / cap), for |x| <= cap.small as x times a polynomial, and for any x.
+__device__ __forceinline__ float small_softcap_slope(float x, const Softcap& cap) {
+  const float square = x * x;
+  return fmaf(fmaf(cap.odd[2], square, cap.odd[1]), square, cap.odd[0]);
+}
+__device__ __forceinline__ float any_softcap(float x, const Softcap& cap) {
+  return cap.cap_log2 * tanh_by_exp(x * cap.inverse);
+}
+
+// Caps every score. Caps are wide, so that nearly always every argument of a tile is small: then an odd polynomial
+// spares the special-function unit, which the exponentials keep busy.
 template <Threads Which, class Scores>
 __device__ __forceinline__ void softcap(Scores& s, const Softcap& cap) {
   float largest[4] = {};
@@ -82,13 +91,24 @@ __device__ __forceinline__ void softcap(Scores& s, const Softcap& cap) {
   });
   const float larger = fmaxf(fmaxf(largest[0], largest[1]), fmaxf(largest[2], largest[3]));
   if (Which == Threads::warp && __all_sync(0xffffffffu, larger <= cap.small)) {
-    for_each_score(s, [&](float& x, int, int) {
-      const float square = x * x;
-      x *= fmaf(fmaf(cap.odd[2], square, cap.odd[1]), square, cap.odd[0]);
-    });
+    for_each_score(s, [&](float& x, int, int) { x *= small_softcap_slope(x, cap); });
   } else {
-    for_each_score(s, [&](float& x, int, int) { x = cap.cap_log2 * tanh_by_exp(x * cap.inverse); });
+    for_each_score(s, [&](float& x, int, int) { x = any_softcap(x, cap); });
   }
+}
+
+// The largest magnitude of the scores, given the largest score of each row. As an unsigned integer, of two floats the one
+// that is negative is larger, and of two negative ones that of larger magnitude.
+template <int N>
+__device__ __forceinline__ float largest_magnitude(const float (&s)[N], const float (&maximum)[2]) {
+  unsigned lowest[2] = {};
+#pragma unroll
+  for (int i = 0; i < N; i += 4) {
+    lowest[0] = __vimax3_u32(lowest[0], __float_as_uint(s[i]), __float_as_uint(s[i + 1]));
+    lowest[1] = __vimax3_u32(lowest[1], __float_as_uint(s[i + 2]), __float_as_uint(s[i + 3]));
+  }
+  const float low = __uint_as_float(max(lowest[0], lowest[1]));
+  return fmaxf(fabsf(low), fmaxf(maximum[0], maximum[1]));
 }
 
 // ALiBi where no key lies to the right of its query: the distance needs no absolute value. Eight rows down and eight

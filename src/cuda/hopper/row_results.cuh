@@ -7,6 +7,7 @@
 #include "cuda/hopper/forward_params.h"
 #include "cuda/hopper/logit_terms.cuh"
 #include "cuda/hopper/softmax.cuh"
+#include "cuda/ptx/log2.cuh"
 
 namespace rootdk::cuda::hopper {
 
@@ -23,9 +24,9 @@ struct RowSums {
 // A NaN among the logits makes everything NaN; a row with no key has l = 0.
 __device__ __forceinline__ RowResult row_result(const RowSums& sums) {
   const bool empty = sums.l == 0.f;
-  const float log2_l = __log2f(sums.l);
+  const float log2_l = ptx::log2_approximate(sums.l);
   RowResult result;
-  result.factor = empty ? 0.f : __fdividef(1.f, sums.l);
+  result.factor = empty ? 0.f : ptx::reciprocal_approximate(sums.l);
   result.lse = kLn2 * (sums.m + log2_l);
   result.max_logit = sums.l == sums.l ? kLn2 * sums.m : NAN;
   result.max_weight = result.factor;
@@ -41,9 +42,9 @@ __device__ __forceinline__ RowResult row_result(const RowSums& sums, float sink_
   const float top = empty ? sink_log2 : fmaxf(sums.m, sink_log2);
   const float share = empty ? 0.f : ptx::exp2_approximate(sums.m - top);  // 1 unless the sink is larger
   const float total = fmaf(sums.l, share, ptx::exp2_approximate(sink_log2 - top));
-  const float log2_total = __log2f(total);
+  const float log2_total = ptx::log2_approximate(total);
   RowResult result;
-  result.factor = share / total;
+  result.factor = __fdividef(share, total);
   result.lse = kLn2 * (top + log2_total);
   result.max_logit = empty ? -INFINITY : kLn2 * sums.m;
   result.max_weight = result.factor;
@@ -62,11 +63,11 @@ __device__ __forceinline__ void store_row(const DeviceTensor& tensor, int batch,
 
 __device__ __forceinline__ void store_row_results(const ForwardParams& p, const RowResult& result, int batch, int head,
                                                   int row) {
-  store_row(p.lse, batch, head, row, result.lse);
-  store_row(p.max_logit, batch, head, row, result.max_logit);
-  store_row(p.max_weight, batch, head, row, result.max_weight);
-  store_row(p.entropy, batch, head, row, result.entropy);
-  store_row(p.sum_p2, batch, head, row, result.sum_p2);
+  store_row(p.row_values[kLse], batch, head, row, result.lse);
+  store_row(p.row_values[kMaxLogit], batch, head, row, result.max_logit);
+  store_row(p.row_values[kMaxWeight], batch, head, row, result.max_weight);
+  store_row(p.row_values[kEntropy], batch, head, row, result.entropy);
+  store_row(p.row_values[kSumP2], batch, head, row, result.sum_p2);
 }
 
 __device__ __forceinline__ float sink_of(const ForwardParams& p, int head) {

@@ -59,6 +59,30 @@ __device__ __forceinline__ void row_maxima(const float (&s)[N], float (&maximum)
   maximum[1] = chain[1][0];
 }
 
+// The same, or the bound where it is larger. Floats that are not negative are ordered as integers are, of which one
+// instruction takes the largest of three; the rest goes the plain way.
+template <int Chains, int N>
+__device__ __forceinline__ void row_maxima_above(const float (&s)[N], const float (&bound)[2], float (&maximum)[2]) {
+  int chain[2][Chains];
+#pragma unroll
+  for (int i = 0; i < N / 4; ++i) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      int& largest = chain[r][i % Chains];
+      const int before = i < Chains ? __float_as_int(bound[r]) : largest;
+      largest = __vimax3_s32(before, __float_as_int(s[4 * i + 2 * r]), __float_as_int(s[4 * i + 2 * r + 1]));
+    }
+  }
+#pragma unroll
+  for (int i = 1; i < Chains; ++i) {
+    chain[0][0] = max(chain[0][0], chain[0][i]);
+    chain[1][0] = max(chain[1][0], chain[1][i]);
+  }
+  maximum[0] = __int_as_float(chain[0][0]);
+  maximum[1] = __int_as_float(chain[1][0]);
+  if (min(chain[0][0], chain[1][0]) < 0) row_maxima<Chains>(s, maximum);
+}
+
 // Far enough below any maximum that 2^y is 0, and finite, so that y 2^y is 0 too.
 inline constexpr float kLowestExponent = -1e4f;
 
@@ -99,10 +123,10 @@ __device__ __forceinline__ void advance_maxima(const float (&tile_maximum)[2], f
   }
 }
 
-// s becomes 2^(s * unit + negated), and its sums join the state. Partial sums start from zero and join the running ones
-// at the end: a warp is nearly alone on its scheduler and issues in order, so that dependent chains show.
-template <SoftmaxStep Step, int N>
-__device__ __forceinline__ void exponentials(float (&s)[N], float unit, const float (&negated)[2], RowState& state) {
+// s of row r becomes 2^exponent(s, r), and its sums join the state. Partial sums start from zero and join the running
+// ones at the end: a warp is nearly alone on its scheduler and issues in order, so that dependent chains show.
+template <SoftmaxStep Step, int N, class Exponent>
+__device__ __forceinline__ void exponentials_of(float (&s)[N], Exponent exponent, RowState& state) {
   float l[2][2] = {}, a[2][2] = {}, b[2][2] = {};
 #pragma unroll
   for (int i = 0; i < N / 4; ++i) {
@@ -111,7 +135,7 @@ __device__ __forceinline__ void exponentials(float (&s)[N], float unit, const fl
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         float& x = s[4 * i + 2 * r + e];
-        float y = fmaf(x, unit, negated[r]);
+        float y = exponent(x, r);
         if constexpr (Step.statistics && Step.guarded) y = ptx::max_or_nan(y, kLowestExponent);
         x = ptx::exp2_approximate(y);
         l[r][e] += x;
@@ -130,6 +154,12 @@ __device__ __forceinline__ void exponentials(float (&s)[N], float unit, const fl
       state.b[r] = (Step.first ? 0.f : state.b[r]) + (b[r][0] + b[r][1]);
     }
   }
+}
+
+// The same with exponents s * unit + negated.
+template <SoftmaxStep Step, int N>
+__device__ __forceinline__ void exponentials(float (&s)[N], float unit, const float (&negated)[2], RowState& state) {
+  exponentials_of<Step>(s, [&](float x, int r) { return fmaf(x, unit, negated[r]); }, state);
 }
 
 // The accumulator layout of the weights is the operand layout of the next product: the registers of its k-step kk are

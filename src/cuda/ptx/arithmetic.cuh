@@ -14,6 +14,13 @@ __device__ __forceinline__ float exp2_approximate(float x) {
   return y;
 }
 
+// 1 / x, relative error 2^-23; infinity for 0 and what is below the smallest normal number.
+__device__ __forceinline__ float reciprocal_approximate(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // The larger, or NaN where either is NaN.
 __device__ __forceinline__ float max_or_nan(float x, float y) {
   float larger;

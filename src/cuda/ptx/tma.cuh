@@ -25,4 +25,12 @@ __device__ __forceinline__ void tma_load_4d(std::uint32_t destination, const CUt
       : "memory");
 }
 
+// One box on its way out; columns and rows outside the tensor are left out. Follow with bulk_commit().
+__device__ __forceinline__ void tma_store_4d(const CUtensorMap* map, std::uint32_t source, int c0, int c1, int c2,
+                                             int c3) {
+  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(map),
+               "r"(source), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+               : "memory");
+}
+
 }  // namespace rootdk::cuda::ptx

@@ -86,8 +86,10 @@ void launch_decode(const ForwardCall& call, const DecodeChoice& choice) {
   params.tile_rows = params.q_len * params.group;
   place_partials(params, call.execution.workspace, choice.rows);
   const PagedKeys no_pages;
-  const ForwardMaps maps{
-      .q = {}, .k = make_tensor_map(call.k, kernel.block_kv, 64), .v = make_tensor_map(call.v, kernel.block_kv, 64)};
+  const ForwardMaps maps{.q = {},
+                         .k = make_tensor_map(call.k, kernel.block_kv, 64),
+                         .v = make_tensor_map(call.v, kernel.block_kv, 64),
+                         .out = {}};
   const std::int64_t blocks = call.shape.batch * call.shape.kv_heads * choice.splits;
   launch_kernel({.function = kernel.function,
                  .name = "the Hopper decode kernel",

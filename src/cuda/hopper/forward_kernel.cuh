@@ -330,6 +330,9 @@ class Consumer {
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>();
     ptx::pin(o_);
+    // The output overwrites the queries; in finish_under_next() the turn has seen to it that all warps are done with
+    // them.
+    if constexpr (C::kStagedOutput) ptx::named_barrier_sync(kOwnBarrier + index_, 128);
   }
 
   __device__ __forceinline__ void start_softmax() { softmax<step_of(true, true, kStatistics)>(needs_mask(j_)); }
@@ -360,8 +363,8 @@ class Consumer {
     exponentials<Step>(s_, unit, negated, state_);
   }
 
-  // The same with a softcap and without a mask. The cap grows with its argument, so that the maxima are taken before it,
-  // and where all scores are small it costs two operations each.
+  // The same with a softcap and without a mask. The cap grows with its argument, so that the maxima are taken before
+  // it, and where all scores are small it costs two operations each.
   template <SoftmaxStep Step>
   __device__ __forceinline__ void capped_softmax() {
     const Softcap& cap = p_.terms.softcap;
@@ -373,7 +376,8 @@ class Consumer {
 #pragma unroll
       for (int r = 0; r < 2; ++r) maximum[r] = capped_plus(maximum[r], 0.f);
       advance_maxima<Step>(maximum, 1.f, state_, correction_, negated);
-      exponentials_of<Step>(s_, [&](float x, int r) { return capped_plus(x, negated[r]); }, state_);
+      exponentials_of<Step>(
+          s_, [&](float x, int r) { return capped_plus(x, negated[r]); }, state_);
     };
     if (__all_sync(0xffffffffu, largest <= cap.tiny)) {
       finish([&](float x, float y) { return fmaf(x, fmaf(cap.tiny_odd[1], x * x, cap.tiny_odd[0]), y); });

@@ -82,9 +82,10 @@ __device__ __forceinline__ void send_output(std::uint32_t rows, const ForwardMap
 #pragma unroll 1
     for (int at = lane; at < count * chunks; at += 32) {
       const int row = at / chunks, column = at - row * chunks;
-      const int4 part = ptx::load_shared_int4(rows + (column / 8) * C::kQPanelBytes + row * 128 +
-                                              16 * ((column % 8) ^ (row % 8)));
-      *reinterpret_cast<int4*>(output_row<Element>(p, 0, tile.head, tile.q_begin + first_row + row) + 8 * column) = part;
+      const int4 part =
+          ptx::load_shared_int4(rows + (column / 8) * C::kQPanelBytes + row * 128 + 16 * ((column % 8) ^ (row % 8)));
+      *reinterpret_cast<int4*>(output_row<Element>(p, 0, tile.head, tile.q_begin + first_row + row) + 8 * column) =
+          part;
     }
     __syncwarp();
   }

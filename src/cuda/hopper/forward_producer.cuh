@@ -18,8 +18,8 @@ class Producer {
       : shared_(shared), maps_(maps), p_(params), dealer_(params) {}
 
   // With several query stages the next tile is handed over while this one's keys still load, so that its queries are
-  // there in time: later with two, where the output before it has to leave first. With one stage it has to wait for this
-  // tile's end. Before the first tile there is only the handing over.
+  // there in time: later with two, where the output before it has to leave first. With one stage it has to wait for
+  // this tile's end. Before the first tile there is only the handing over.
   __device__ __forceinline__ void run() {
     KeyTiles keys{.first = 0, .last = -1};
     int hand_over_at = -1;

@@ -97,8 +97,8 @@ __device__ __forceinline__ void softcap(Scores& s, const Softcap& cap) {
   }
 }
 
-// The largest magnitude of the scores, given the largest score of each row. As an unsigned integer, of two floats the one
-// that is negative is larger, and of two negative ones that of larger magnitude.
+// The largest magnitude of the scores, given the largest score of each row. As an unsigned integer, of two floats the
+// one that is negative is larger, and of two negative ones that of larger magnitude.
 template <int N>
 __device__ __forceinline__ float largest_magnitude(const float (&s)[N], const float (&maximum)[2]) {
   unsigned lowest[2] = {};

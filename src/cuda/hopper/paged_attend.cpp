@@ -138,7 +138,8 @@ void run(const AttendCall& call) {
   const int columns = is_quantised(call.k.dtype) ? std::min(plan.kernel.head_dim, 128) : 64;
   const ForwardMaps maps{.q = {},
                          .k = make_tensor_map(call.k, plan.box_keys, columns),
-                         .v = make_tensor_map(call.v, plan.box_keys, columns)};
+                         .v = make_tensor_map(call.v, plan.box_keys, columns),
+                         .out = {}};
   PagedKeys pages{.tables = reinterpret_cast<const std::int32_t*>(at(call, plan.tables_offset)),
                   .page_size = static_cast<int>(call.shape.page_size),
                   .box_keys = plan.box_keys,

@@ -159,7 +159,8 @@ __device__ __forceinline__ void exponentials_of(float (&s)[N], Exponent exponent
 // The same with exponents s * unit + negated.
 template <SoftmaxStep Step, int N>
 __device__ __forceinline__ void exponentials(float (&s)[N], float unit, const float (&negated)[2], RowState& state) {
-  exponentials_of<Step>(s, [&](float x, int r) { return fmaf(x, unit, negated[r]); }, state);
+  exponentials_of<Step>(
+      s, [&](float x, int r) { return fmaf(x, unit, negated[r]); }, state);
 }
 
 // The accumulator layout of the weights is the operand layout of the next product: the registers of its k-step kk are

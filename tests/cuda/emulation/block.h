@@ -81,8 +81,11 @@ inline std::uint32_t __byte_perm(std::uint32_t low, std::uint32_t high, std::uin
 }
 inline float __uint_as_float(std::uint32_t bits) { return std::bit_cast<float>(bits); }
 inline std::uint32_t __float_as_uint(float x) { return std::bit_cast<std::uint32_t>(x); }
+inline float __int_as_float(int bits) { return std::bit_cast<float>(bits); }
+inline int __float_as_int(float x) { return std::bit_cast<int>(x); }
+inline int __vimax3_s32(int a, int b, int c) { return std::max({a, b, c}); }
+inline unsigned __vimax3_u32(unsigned a, unsigned b, unsigned c) { return std::max({a, b, c}); }
 inline float __fdividef(float a, float b) { return a / b; }
-inline float __log2f(float x) { return std::log2(x); }
 template <class T>
 T __ldg(const T* p) {
   return *p;

@@ -94,7 +94,7 @@ class Emulated {
                     .chunks_together = c.chunks_together,
                     .k_scales = k_.scales.data(),
                     .v_scales = v_.scales.data()};
-    const ForwardMaps maps{.q = {}, .k = map(k_, pages.box_keys), .v = map(v_, pages.box_keys)};
+    const ForwardMaps maps{.q = {}, .k = map(k_, pages.box_keys), .v = map(v_, pages.box_keys), .out = {}};
     const int runs = (p.splits + c.chunks_together - 1) / c.chunks_together;
     for (int block = 0; block < p.query_tiles * c.kv_heads * runs; ++block) {
       std::memset(dynamic_shared, 0xff, sizeof dynamic_shared);
@@ -164,7 +164,7 @@ class Emulated {
     ForwardParams p;
     p.q = {q_.data(), 0, c.tokens * c.head_dim, c.head_dim, 1};
     p.out = {out.data(), 0, c.tokens * c.value_dim, c.value_dim, 1};
-    p.lse = {lse.data(), 0, c.tokens, 1, 0};
+    p.row_values[kLse] = {lse.data(), 0, c.tokens, 1, 0};
     p.heads = c.heads();
     p.group = c.group;
     p.head_dim = c.head_dim;

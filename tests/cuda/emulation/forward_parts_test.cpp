@@ -1,0 +1,108 @@
+// Parts of the forward kernel that need no wgmma, on the host: row maxima, and how rows become tiles and tiles are
+// dealt.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include "cuda/emulation/block.h"
+#include "cuda/hopper/logit_terms.cuh"
+#include "cuda/hopper/softmax.cuh"
+#include "cuda/hopper/work_tiles.cuh"
+
+namespace rootdk::test {
+namespace {
+
+using namespace cuda::hopper;
+
+constexpr int kScores = 64;  // of a thread: two rows of 32
+
+TEST(RowMaxima, OfThreeAtATimeAreThePlainOnes) {
+  std::mt19937 random(7);
+  std::normal_distribution<float> normal;
+  for (const float mean : {-30.f, -2.f, 0.f, 2.f, 30.f}) {
+    for (const float bound : {-INFINITY, -31.f, -0.5f, -0.f, 0.f, 0.5f, 31.f}) {
+      for (int round = 0; round < 20; ++round) {
+        float s[kScores];
+        for (float& x : s) x = mean + normal(random);
+        if (round % 4 == 1) s[round] = -INFINITY;
+        const float bounds[2] = {bound, mean};
+        float plain[2], of_three[2];
+        row_maxima<4>(s, plain);
+        row_maxima_above<4>(s, bounds, of_three);
+        for (int r = 0; r < 2; ++r) {
+          EXPECT_EQ(std::max(of_three[r], bounds[r]), std::max(plain[r], bounds[r])) << "mean " << mean << " row " << r;
+        }
+        float largest = 0;
+        for (const float x : s) largest = std::max(largest, std::abs(x));
+        EXPECT_EQ(largest_magnitude(s, plain), largest);
+      }
+    }
+  }
+}
+
+template <bool Ranged, int Consumers>
+struct Tiling {
+  static constexpr bool kRanged = Ranged;
+  static constexpr int kBlockQ = 64 * Consumers, kBlockKv = 128;
+};
+
+// Every row in one tile, and of warpgroups with nothing to do at most those of the first tile and of the end.
+template <class C>
+void check_tiles() {
+  for (int q_len = 1; q_len <= 700; ++q_len) {
+    ForwardParams p;
+    p.heads = p.sequences = p.heads_together = 1;
+    p.q_len = p.kv_len = q_len;
+    p.left = p.right = kNoLimit;
+    p.q_tiles = p.tiles = (q_len + C::kBlockQ - 1) / C::kBlockQ;
+    std::vector<int> seen(q_len);
+    for (int index = 0; index < p.tiles; ++index) {
+      const WorkTile tile = work_tile<C>(index, p);
+      const int end = query_end<C>(tile);
+      ASSERT_LT(tile.q0, end) << "q_len " << q_len;
+      ASSERT_LE(end - tile.q0, C::kBlockQ);
+      if (C::kRanged && tile.q0 > 0) {
+        EXPECT_GT(end - tile.q0, C::kBlockQ - 64) << "only the first tile may be short";
+      }
+      EXPECT_EQ(query_tile<C>(tile), C::kRanged ? p.q_tiles - 1 - index : index);
+      for (int row = tile.q0; row < end; ++row) ++seen[row];
+    }
+    EXPECT_EQ(std::count(seen.begin(), seen.end(), 1), q_len) << "q_len " << q_len;
+  }
+}
+
+TEST(QueryTiles, HoldEveryRowOnce) {
+  check_tiles<Tiling<false, 2>>();
+  check_tiles<Tiling<true, 2>>();
+  check_tiles<Tiling<true, 3>>();
+}
+
+TEST(TileDealer, DealsEveryTileOnce) {
+  for (const int tiles : {1, 7, 12, 13, 100}) {
+    for (const bool in_shares : {false, true}) {
+      ForwardParams p;
+      p.tiles = tiles;
+      const int blocks = std::min(tiles, 12);
+      if (in_shares) p.tile_share = (tiles + blocks - 1) / blocks;
+      gridDim.x = blocks;
+      std::vector<int> dealt(tiles);
+      for (int block = 0; block < blocks; ++block) {
+        blockIdx.x = block;
+        TileDealer dealer(p);
+        for (int turn = 0; turn < 2 * tiles; ++turn, dealer.advance()) {
+          if (!dealer.done()) ++dealt[dealer.tile()];
+        }
+      }
+      EXPECT_EQ(std::count(dealt.begin(), dealt.end(), 1), tiles) << "in shares: " << in_shares;
+    }
+  }
+  gridDim.x = 0;
+  blockIdx.x = 0;
+}
+
+}  // namespace
+}  // namespace rootdk::test

@@ -74,10 +74,20 @@ void expect_every_kernel(std::int64_t head_dim, DType dtype) {
   expect_like_portable(make_case(spec, dtype));
 }
 
-TEST_F(HopperBackward, EveryKernel) {
-  for (const std::int64_t head_dim : {64, 128, 192, 256}) expect_every_kernel(head_dim, DType::bf16);
-  for (const std::int64_t head_dim : {128, 256}) expect_every_kernel(head_dim, DType::f16);
+class HopperBackwardKernels : public HopperTest, public testing::WithParamInterface<std::pair<int, DType>> {};
+
+TEST_P(HopperBackwardKernels, GiveWhatThePortableOnesGive) {
+  const auto [head_dim, dtype] = GetParam();
+  expect_every_kernel(head_dim, dtype);
 }
+
+INSTANTIATE_TEST_SUITE_P(Cuda, HopperBackwardKernels,
+                         testing::Values(std::pair{64, DType::bf16}, std::pair{128, DType::bf16},
+                                         std::pair{192, DType::bf16}, std::pair{256, DType::bf16},
+                                         std::pair{128, DType::f16}, std::pair{256, DType::f16}),
+                         [](const auto& info) {
+                           return std::string(name_of(info.param.second)) + "_" + std::to_string(info.param.first);
+                         });
 
 // Each term of rich logits alone, on many tiles; every row sees every key, so that tiles are walked in a ring.
 TEST_F(HopperBackward, EveryTerm) {
@@ -109,6 +119,24 @@ TEST_F(HopperBackward, FewHeads) {
       spec.scalars.causal = causal;
       expect_like_portable(make_case(spec, DType::bf16));
     }
+  }
+}
+
+// Causal rows of more key tiles than a front has; and of many heads, where there is none.
+TEST_F(HopperBackward, MoreThanAFront) {
+  CaseSpec few{.name = "few", .heads = 5, .q_len = 4096, .kv_len = 4096, .head_dim = 128};
+  few.scalars.causal = true;
+  expect_like_portable(make_case(few, DType::bf16));
+  few.head_dim = 64;
+  expect_like_portable(make_case(few, DType::bf16));
+  few.scalars.dropout = 0.1;  // tiles of 64 keys
+  expect_like_portable(make_case(few, DType::f16));
+
+  CaseSpec many{.name = "many", .heads = 40, .q_len = 1400, .kv_len = 1500, .head_dim = 128};
+  many.scalars.causal = true;
+  for (const int window : {-1, 100, 700}) {
+    many.scalars.window_left = window;
+    expect_like_portable(make_case(many, DType::bf16));
   }
 }
 

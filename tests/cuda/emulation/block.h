@@ -79,6 +79,9 @@ inline std::uint32_t __byte_perm(std::uint32_t low, std::uint32_t high, std::uin
   }
   return result;
 }
+inline std::uint32_t __umulhi(std::uint32_t a, std::uint32_t b) {
+  return static_cast<std::uint32_t>(static_cast<std::uint64_t>(a) * b >> 32);
+}
 inline float __uint_as_float(std::uint32_t bits) { return std::bit_cast<float>(bits); }
 inline std::uint32_t __float_as_uint(float x) { return std::bit_cast<std::uint32_t>(x); }
 inline float __int_as_float(int bits) { return std::bit_cast<float>(bits); }

@@ -15,6 +15,7 @@ T load(std::uint32_t address) {
   std::memcpy(&value, at(address), sizeof value);
   return value;
 }
+inline void store_shared(std::uint32_t address, int4 value) { std::memcpy(at(address), &value, sizeof value); }
 inline int4 load_shared_int4(std::uint32_t address) { return load<int4>(address); }
 inline float2 load_shared_float2(std::uint32_t address) { return load<float2>(address); }
 

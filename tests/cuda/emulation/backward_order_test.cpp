@@ -1,0 +1,185 @@
+// The order in which key tiles add to the gradient of q (backward_tiles.cuh), followed on the host: every key tile adds
+// once to every query tile that sees it, the numbers of a lane have no gaps, what is read at the end has been written,
+// and nobody waits for ever.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <ostream>
+#include <utility>
+#include <vector>
+
+#include "cuda/emulation/block.h"
+// The language comes first.
+#include "cuda/hopper/backward_tiles.cuh"
+
+namespace rootdk::test {
+namespace {
+
+using namespace cuda::hopper;
+
+using Tiles64x128 = BackwardConfig<__nv_bfloat16, 128, BackwardVariant::plain>;  // queries by keys
+using Tiles128x128 = BackwardConfig<__nv_bfloat16, 64, BackwardVariant::plain>;
+using Tiles64x64 = BackwardConfig<__nv_bfloat16, 64, BackwardVariant::rich>;
+
+constexpr int kFar = 1 << 28;
+
+struct OrderCase {
+  int q_len, kv_len;
+  int left = kFar, right = 0;  // as in BackwardParams
+  AddOrder order;
+  int blocks;  // at work at once
+};
+std::ostream& operator<<(std::ostream& stream, const OrderCase& c) {
+  return stream << c.q_len << " x " << c.kv_len << ", left " << c.left << ", right " << c.right << ", ring "
+                << c.order.ring << ", front " << c.order.front << ", lanes " << c.order.lanes() << ", rounds "
+                << c.order.rounds;
+}
+
+template <class C>
+BackwardParams params_of(const OrderCase& c) {
+  BackwardParams p;
+  p.rule.batch = p.rule.heads = p.rule.kv_heads = 1;
+  p.rule.q_len = c.q_len;
+  p.rule.kv_len = c.kv_len;
+  p.left = c.left;
+  p.right = c.right;
+  p.queries = {.planes = 1, .slots = (c.q_len + C::kBlockQ - 1) / C::kBlockQ};
+  p.keys = {.planes = 1, .slots = (c.kv_len + C::kBlockKv - 1) / C::kBlockKv};
+  p.items = p.keys.slots;
+  p.order = c.order;
+  return p;
+}
+
+std::vector<int> walk_of(const KeyTile& tile) {
+  std::vector<int> tiles;
+  QueryWalk walk(tile);
+  for (int steps = tile.tiles; steps > 0; --steps, walk.advance()) tiles.push_back(walk.tile());
+  return tiles;
+}
+
+template <class C>
+void expect_every_add_once(const BackwardParams& p) {
+  std::vector<std::map<int, std::vector<int>>> numbers(static_cast<std::size_t>(p.queries.slots));  // by lane
+  std::vector<int> visitors(numbers.size()), rounders(numbers.size()), rounded(numbers.size(), -1);
+  for (int item = 0; item < p.items; ++item) {
+    const KeyTile tile = work_item<C>(item, p);
+    for (const int i : walk_of(tile)) {
+      const auto at = static_cast<std::size_t>(i);
+      const AddPlace place = add_place<C>(p, tile, i);
+      numbers[at][place.lane].push_back(place.number);
+      ++visitors[at];
+      if (!tile.rounds(i)) continue;
+      ++rounders[at];
+      rounded[at] = place.number;
+    }
+  }
+  for (int i = 0; i < p.queries.slots; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    const int shift = p.rule.kv_len - p.rule.q_len;
+    EXPECT_EQ(visitors[at], key_tile_count<C>(p, i * C::kBlockQ, shift, p.rule.kv_len)) << "query tile " << i;
+    for (int lane = 0; lane < p.order.lanes(); ++lane) {
+      EXPECT_EQ(has_sum(p.order, lane, visitors[at]), numbers[at].contains(lane)) << "query tile " << i;
+    }
+    for (auto& [lane, given] : numbers[at]) {
+      EXPECT_TRUE(lane >= 0 && lane < p.order.lanes()) << lane;
+      std::sort(given.begin(), given.end());
+      for (std::size_t n = 0; n < given.size(); ++n) EXPECT_EQ(given[n], static_cast<int>(n)) << "query tile " << i;
+    }
+    if (!p.order.rounds || visitors[at] == 0) continue;
+    EXPECT_EQ(rounders[at], 1) << "query tile " << i;
+    EXPECT_EQ(rounded[at], visitors[at] - 1) << "the last rounds, query tile " << i;
+  }
+}
+
+// Blocks draw key tiles in order and take a step wherever it is their turn.
+template <class C>
+void expect_an_end(const BackwardParams& p, int blocks) {
+  struct Work {
+    KeyTile tile;
+    std::vector<int> walk;
+    std::size_t steps = 0;
+  };
+  std::map<std::pair<int, int>, int> turns;
+  std::vector<Work> at_work;
+  int drawn = 0;
+  bool moves = true;
+  while (moves) {
+    moves = false;
+    for (; drawn < p.items && static_cast<int>(at_work.size()) < blocks; ++drawn) {
+      const KeyTile tile = work_item<C>(drawn, p);
+      at_work.push_back({tile, walk_of(tile)});
+    }
+    for (Work& work : at_work) {
+      if (work.steps == work.walk.size()) continue;
+      const int i = work.walk[work.steps];
+      const AddPlace place = add_place<C>(p, work.tile, i);
+      int& turn = turns[{i, place.lane}];
+      if (turn != place.number) continue;
+      ++turn;
+      ++work.steps;
+      moves = true;
+    }
+    moves |= std::erase_if(at_work, [](const Work& work) { return work.steps == work.walk.size(); }) > 0;
+  }
+  EXPECT_TRUE(at_work.empty() && drawn == p.items) << at_work.size() << " key tiles wait for ever";
+}
+
+template <class C>
+void expect_order(const OrderCase& c) {
+  SCOPED_TRACE(testing::Message() << c);
+  const BackwardParams p = params_of<C>(c);
+  expect_every_add_once<C>(p);
+  expect_an_end<C>(p, c.blocks);
+}
+
+TEST(BackwardOrder, Plain) {
+  for (const auto& [q_len, kv_len] : {std::pair{1000, 1000}, {900, 1300}, {1300, 900}, {64, 2000}, {2000, 1}}) {
+    for (const int left : {kFar, 0, 100, 400}) {
+      for (const int right : {0, 70}) {
+        const OrderCase c{
+            .q_len = q_len, .kv_len = kv_len, .left = left, .right = right, .order = {.rounds = true}, .blocks = 3};
+        expect_order<Tiles64x128>(c);
+        expect_order<Tiles128x128>(c);
+        expect_order<Tiles64x64>(c);
+      }
+    }
+    expect_order<Tiles64x128>({.q_len = q_len, .kv_len = kv_len, .order = {.lane_shift = 2}, .blocks = 5});
+  }
+}
+
+TEST(BackwardOrder, Ring) {
+  for (const int len : {1000, 1024, 1100}) {
+    const int keys = (len + 127) / 128;
+    expect_order<Tiles64x128>({.q_len = len,
+                               .kv_len = len,
+                               .right = kFar,
+                               .order = {.ring = true, .ring_shift = 1, .rounds = true},
+                               .blocks = keys});
+    expect_order<Tiles128x128>(
+        {.q_len = len, .kv_len = len, .right = kFar, .order = {.ring = true, .lane_shift = 1}, .blocks = keys});
+  }
+}
+
+// As many blocks as the front has key tiles, which is all that it can count on.
+TEST(BackwardOrder, Front) {
+  for (const auto& [q_len, kv_len] : {std::pair{4000, 4000}, {3000, 4000}, {4000, 3000}, {100, 4000}, {4000, 100}}) {
+    for (const int front : {1, 6, 24, 31, 40}) {
+      for (const int front_lane_shift : {0, 1, 2}) {
+        for (const int lane_shift : {0, 1}) {
+          const OrderCase c{.q_len = q_len,
+                            .kv_len = kv_len,
+                            .order = {.lane_shift = lane_shift, .front = front, .front_lane_shift = front_lane_shift},
+                            .blocks = front};
+          expect_order<Tiles64x128>(c);
+          expect_order<Tiles128x128>(c);
+          expect_order<Tiles64x64>(c);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace rootdk::test

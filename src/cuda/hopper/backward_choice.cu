@@ -132,8 +132,8 @@ AddOrder choose_order(const BackwardCall& call, const BackwardChoice& choice) {
     return {.ring = true, .ring_shift = 1, .rounds = true};
   }
   if (has_ring && queries == keys && at_once > 16) return {.ring = true, .lane_shift = 1};
-  if (every_row_sees_every_key_before(call) && all_at_work && at_once >= 24)
-    return {.front = at_once, .front_lane_shift = 1};
+  const bool has_front = every_row_sees_every_key_before(call) && all_at_work;
+  if (has_front && at_once >= 24) return {.front = at_once, .front_lane_shift = 1};
   const int lane_shift = at_once >= 64 ? 2 : at_once >= 24 ? 1 : 0;
   return {.lane_shift = lane_shift, .rounds = limited && lane_shift == 0};
 }

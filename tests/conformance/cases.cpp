@@ -166,6 +166,9 @@ void add_masks(Specs& all) {
   all.push_back({.name = "fully_masked_rows", .q_len = 40, .kv_len = 33, .mask = {1, 1, 40, 33}, .edit = drop_rows});
   all.push_back({.name = "everything_masked", .q_len = 9, .kv_len = 40, .mask = {1, 1, 1, 1}, .mask_keep = 0});
   all.push_back({.name = "masked_nan", .q_len = 33, .kv_len = 40, .mask = {1, 1, 33, 40}, .edit = plant_masked_nan});
+  all.push_back(
+      {.name = "masked_nan_cosine", .q_len = 33, .kv_len = 40, .mask = {1, 1, 33, 40}, .edit = plant_masked_nan});
+  all.back().scalars.score = Score::cosine;
   all.push_back({.name = "block_mask",
                  .batch = 2,
                  .q_len = 100,

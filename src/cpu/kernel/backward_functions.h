@@ -52,9 +52,15 @@ inline void row_dots(const RowDots& dots) {
   });
 }
 
-// The gradient of x / |x| becomes that of x: dx = (g - (g . n) n) / |x| with n = x / |x|, in
-// double, which holds the square of any float. Zero rows have no gradient.
+// The gradient of x / |x| becomes that of x: dx = (g - (g . n) n) / |x| with n = x / |x|, in double, which holds the
+// square of any float. Zero rows have no gradient, nor have masked ones, whatever they hold.
 inline void unnormalise(const float* gradient, const float* x, int dim, float* to) {
+  bool reached = false;
+  for (int d = 0; d < dim; ++d) reached |= gradient[d] != 0;
+  if (!reached) {
+    for (int d = 0; d < dim; ++d) to[d] = 0.0f;
+    return;
+  }
   double square = 0, dot = 0;
   for (int d = 0; d < dim; ++d) square += static_cast<double>(x[d]) * x[d];
   const double inverse = square > 0 ? 1.0 / __builtin_sqrt(square) : (square == 0 ? 0.0 : square);

@@ -152,12 +152,16 @@ __device__ void multiply(WarpTile<N>& tile, float factor) {
   for_each_element<N>([&](int n, int e) { tile[n][e] *= factor; });
 }
 
-// Takes out of a gradient its part along the warp's own vectors: gradient -= own (along inverse_norm^2).
+// Takes out of a gradient its part along the warp's own vectors: gradient -= own (along inverse_norm^2). A masked vector,
+// which may hold NaN, has nothing to take out.
 template <class Compute, int N>
 __device__ void project_out(WarpTile<N>& gradient, const float (&along)[2], const float (&inverse_norm)[2],
                             const Compute* own, int pitch, int part) {
-  const float factor[2] = {row_sum(along[0]) * inverse_norm[0] * inverse_norm[0],
-                           row_sum(along[1]) * inverse_norm[1] * inverse_norm[1]};
+  float factor[2];
+  for (int r = 0; r < 2; ++r) {
+    const float sum = row_sum(along[r]);
+    factor[r] = sum == 0.0f ? 0.0f : sum * inverse_norm[r] * inverse_norm[r];
+  }
   for_each_element<N>([&](int n, int e) {
     const float x = static_cast<float>(own[fragment_row(e) * pitch + part * 8 * N + fragment_column(n, e)]);
     if (factor[e / 2] != 0.0f) gradient[n][e] -= factor[e / 2] * x;

@@ -29,7 +29,7 @@ struct ExplainOptions {
 };
 
 // The views of a call that is only asked about. Nobody reads the elements of such a call, except lengths and starts:
-// those are real, the others are shapes over one small block, so that a question about a million keys takes no memory.
+// those are real, the others are shapes over a few bytes, so that a question about a million keys takes no memory.
 class Question {
  public:
   explicit Question(const ExplainOptions& o) : device_{.kind = o.execution.device_kind(), .index = 0} {
@@ -73,8 +73,11 @@ class Question {
   AttentionStats stats;
 
  private:
+  // Each view has an address of its own: outputs are checked against inputs.
   TensorView shaped(DType dtype, std::initializer_list<std::int64_t> shape) const {
-    alignas(64) static std::byte anchor[64];
+    constexpr std::size_t kAlignment = 64, kViews = 64;
+    alignas(kAlignment) static std::byte anchors[kAlignment * kViews];
+    std::byte* anchor = anchors + kAlignment * (views_++ % kViews);
     return TensorView(anchor, dtype, std::span(shape.begin(), shape.size()), device_);
   }
 
@@ -159,6 +162,7 @@ class Question {
   Device device_;
   DType small_ = DType::f32;
   std::deque<std::vector<std::int32_t>> integers_;
+  mutable std::size_t views_ = 0;
 };
 
 void print_text(const Question& question, const Explanation& answer, bool backward) {

@@ -4,6 +4,9 @@
 
 namespace rootdk::c_api {
 Scale convert_scale(int32_t kind, double value) {
+  // A number that would be ignored is a mistake: the init functions leave 1.
+  require(kind == ROOTDK_SCALE_VALUE || value == 1, "c_api: scale ", value, " is given with scale_kind ", kind,
+          "; it needs ROOTDK_SCALE_VALUE (", static_cast<int>(ROOTDK_SCALE_VALUE), ")");
   switch (kind) {
     case ROOTDK_SCALE_INVERSE_SQRT_HEAD_DIM: return Scale::inverse_sqrt_head_dim();
     case ROOTDK_SCALE_NONE: return Scale::none();

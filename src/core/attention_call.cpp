@@ -277,6 +277,21 @@ void check_gradient(const Validator& check, std::string_view name, const TensorV
   require_no_overlap(tensor);
 }
 
+// The gradient of q, k or v: a tensor like them, and none of those that the call reads.
+void check_data_gradient(const Validator& check, std::string_view name, const TensorView& gradient,
+                         const ConstTensorView& parameter, const AttentionSaved& saved,
+                         const AttentionUpstream& upstream) {
+  if (!gradient.defined()) return;
+  check_gradient(check, name, gradient, parameter);
+  const std::string full_name = "gradients." + std::string(name);
+  check.data_tensor(full_name, gradient);
+  for (const auto& [read_name, view] :
+       {std::pair{"saved.q", saved.q}, std::pair{"saved.k", saved.k}, std::pair{"saved.v", saved.v},
+        std::pair{"saved.out", saved.out}, std::pair{"upstream.out", upstream.out}}) {
+    require_apart({check.operation(), full_name, gradient}, {check.operation(), read_name, view});
+  }
+}
+
 }  // namespace
 
 ForwardCall make_forward_call(ConstTensorView q, ConstTensorView k, ConstTensorView v, TensorView out,
@@ -284,6 +299,9 @@ ForwardCall make_forward_call(ConstTensorView q, ConstTensorView k, ConstTensorV
   const Validator check("attention", q);
   const AttentionShape shape = check.shape(q, k, v, params);
   check.output_data("out", out, {q.size(0), q.size(1), q.size(2), v.size(3)});
+  for (const auto& [name, view] : {std::pair{"q", q}, std::pair{"k", k}, std::pair{"v", v}}) {
+    require_apart({check.operation(), "out", out}, {check.operation(), name, view});
+  }
   check.params(shape, params);
   check_stats(check, q, k, stats);
   check_pooled_map(check, shape, stats);
@@ -320,12 +338,9 @@ BackwardCall make_backward_call(const AttentionSaved& saved, const AttentionUpst
     require(saved.entropy.defined(),
             "attention_backward: upstream.entropy needs saved.entropy (ask the forward for stats.entropy)");
   }
-  check_gradient(check, "q", gradients.q, saved.q);
-  check_gradient(check, "k", gradients.k, saved.k);
-  check_gradient(check, "v", gradients.v, saved.v);
-  for (const TensorView& data : {gradients.q, gradients.k, gradients.v}) {
-    if (data.defined()) check.data_tensor("gradients of q, k, v", data);
-  }
+  check_data_gradient(check, "q", gradients.q, saved.q, saved, upstream);
+  check_data_gradient(check, "k", gradients.k, saved.k, saved, upstream);
+  check_data_gradient(check, "v", gradients.v, saved.v, saved, upstream);
   check_gradient(check, "bias", gradients.bias, params.bias);
   check_gradient(check, "relative_table", gradients.relative_table, params.relative_table);
   check_gradient(check, "alibi_slopes", gradients.alibi_slopes, params.alibi_slopes);

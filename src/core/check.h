@@ -1,6 +1,9 @@
 #pragma once
 
+#include <cstdint>
+#include <span>
 #include <sstream>
+#include <string>
 
 #include "rootdk/error.h"
 
@@ -18,6 +21,15 @@ template <class... Parts>
 template <class... Parts>
 void require(bool condition, const Parts&... parts) {
   if (!condition) fail(parts...);
+}
+
+// "[2, 8, 128, 64]", for messages.
+inline std::string shape_text(std::span<const std::int64_t> sizes) {
+  std::ostringstream text;
+  text << '[';
+  for (std::size_t i = 0; i < sizes.size(); ++i) text << (i ? ", " : "") << sizes[i];
+  text << ']';
+  return text.str();
 }
 
 }  // namespace rootdk

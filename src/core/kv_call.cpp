@@ -120,8 +120,8 @@ KvSpan attend_span(const KvCacheState& cache, const KvStep& step, std::int64_t l
   require(step.tokens <= length, "attend: tokens ", step.tokens, " of sequence ", number(step.sequence),
           " is more than its length ", length, " (append them first)");
   const std::int64_t position = step.position == -1 ? length - step.tokens : step.position;
-  require(position >= 0 && position + step.tokens <= length, "attend: positions ", position, " to ",
-          position + step.tokens - 1, " of sequence ", number(step.sequence), " are not all in its length ", length);
+  require(position >= 0 && position <= length - step.tokens, "attend: position ", position, " with tokens ",
+          step.tokens, " of sequence ", number(step.sequence), " is not within its length ", length);
   require(step.tokens == 0 || position + step.tokens <= sequence.gap_begin || position >= sequence.gap_end,
           "attend: positions ", position, " to ", position + step.tokens - 1, " of sequence ", number(step.sequence),
           " reach into the evicted positions ", sequence.gap_begin, " to ", sequence.gap_end);
@@ -228,6 +228,7 @@ AttendCall make_attend_call(const KvCacheState& cache, ConstTensorView q, Tensor
   require_shape({"attend", "out", out}, {1, heads, tokens, c.value_dim});
   require(out.dtype == q.dtype, "attend: out is ", name_of(out.dtype), " but q is ", name_of(q.dtype));
   require_no_overlap({"attend", "out", out});
+  require_apart({"attend", "out", out}, {"attend", "q", q});
   const DType small = q.dtype == DType::f64 ? DType::f64 : DType::f32;
   const double logit_scale =
       checked_logit_scale("attend", {params.scale, params.temperature, params.softcap}, c.head_dim, q.dtype);

@@ -27,7 +27,10 @@ std::int64_t checked_elements(std::span<const std::int64_t> shape, DType dtype) 
     empty |= size == 0;
     // An empty tensor still has strides, which multiply its other sizes.
     const std::int64_t factor = size == 0 ? 1 : size;
-    require(count <= limit / factor, "tensor: the sizes multiply to more bytes than 64 bits hold");
+    if (count > limit / factor) {
+      fail("tensor: the sizes ", shape_text(shape), " of ", name_of(dtype),
+           " multiply to more bytes than 64 bits hold");
+    }
     count *= factor;
   }
   return empty ? 0 : count;
@@ -75,9 +78,12 @@ template struct BasicTensorView<const void>;
 std::string describe(const ConstTensorView& view) {
   if (!view.defined()) return "no tensor";
   std::ostringstream text;
-  text << name_of(view.dtype) << " [";
-  for (int i = 0; i < view.rank; ++i) text << (i ? ", " : "") << view.size(i);
-  text << ']';
+  text << name_of(view.dtype) << ' ';
+  if (view.rank <= kMaxRank) {
+    text << shape_text({view.shape.data(), static_cast<std::size_t>(view.rank)});
+  } else {  // filled by hand: there are no more sizes to read
+    text << "of rank " << view.rank;
+  }
   if (view.device.kind == DeviceKind::cuda) text << " on cuda:" << view.device.index;
   return text.str();
 }

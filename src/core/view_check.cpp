@@ -10,17 +10,6 @@
 #include "core/check.h"
 
 namespace rootdk {
-namespace {
-
-std::string list(std::initializer_list<std::int64_t> shape) {
-  std::ostringstream text;
-  text << '[';
-  for (std::size_t i = 0; i < shape.size(); ++i) text << (i ? ", " : "") << shape.begin()[i];
-  text << ']';
-  return text.str();
-}
-
-}  // namespace
 
 void require_given(const NamedView& t) { require(t.view.defined(), t.operation, ": ", t.name, " is not given"); }
 
@@ -34,21 +23,25 @@ void require_rank(const NamedView& t, int rank) {
 void require_dtype(const NamedView& t, std::initializer_list<DType> allowed) {
   if (std::find(allowed.begin(), allowed.end(), t.view.dtype) != allowed.end()) return;
   std::ostringstream names;
-  for (std::size_t i = 0; i < allowed.size(); ++i) names << (i ? " or " : "") << name_of(allowed.begin()[i]);
+  for (const DType* type = allowed.begin(); type != allowed.end(); ++type) {
+    if (std::find(allowed.begin(), type, *type) != type) continue;  // f32 beside q's type, which may be f32
+    names << (type != allowed.begin() ? " or " : "") << name_of(*type);
+  }
   fail(t.operation, ": ", t.name, " has type ", name_of(t.view.dtype), ", expected ", names.str());
 }
 
 void require_shape(const NamedView& t, std::initializer_list<std::int64_t> shape) {
   require_rank(t, static_cast<int>(shape.size()));
   if (std::equal(shape.begin(), shape.end(), t.view.shape.begin())) return;
-  fail(t.operation, ": ", t.name, " is ", describe(t.view), ", expected ", list(shape));
+  fail(t.operation, ": ", t.name, " is ", describe(t.view), ", expected ", shape_text({shape.begin(), shape.size()}));
 }
 
 void require_broadcastable(const NamedView& t, std::initializer_list<std::int64_t> shape) {
   require_rank(t, static_cast<int>(shape.size()));
   for (std::size_t i = 0; i < shape.size(); ++i) {
     if (t.view.shape[i] == 1 || t.view.shape[i] == shape.begin()[i]) continue;
-    fail(t.operation, ": ", t.name, " is ", describe(t.view), ", which does not broadcast to ", list(shape));
+    fail(t.operation, ": ", t.name, " is ", describe(t.view), ", which does not broadcast to ",
+         shape_text({shape.begin(), shape.size()}));
   }
 }
 
@@ -98,6 +91,12 @@ void require_no_overlap(const NamedView& t) {
             reach, " elements of the dimensions inside it");
     reach += stride * (size - 1);
   }
+}
+
+void require_apart(const NamedView& written, const NamedView& read) {
+  if (written.view.data != read.view.data || written.view.elements() == 0 || read.view.elements() == 0) return;
+  fail(written.operation, ": ", written.name, " and ", read.name, " begin at the same address: what is written must ",
+       "not overlap what is read");
 }
 
 void require_device(const NamedView& t, Device device, std::string_view other) {

@@ -28,6 +28,8 @@ void require_contiguous_last(const NamedView& tensor);
 void require_addressable(const NamedView& tensor);
 // No two elements share memory: what an output needs.
 void require_no_overlap(const NamedView& tensor);
+// An output is not simply an input too. Views that begin apart may still overlap: that is left to the caller.
+void require_apart(const NamedView& written, const NamedView& read);
 void require_device(const NamedView& tensor, Device device, std::string_view other);
 
 }  // namespace rootdk

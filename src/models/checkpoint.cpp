@@ -5,6 +5,7 @@
 #include <iterator>
 #include <sstream>
 
+#include "core/check.h"
 #include "core/strided.h"
 #include "models/json_fields.h"
 
@@ -36,14 +37,6 @@ std::map<std::string, std::string> shard_map(const std::filesystem::path& index)
     shards[name] = text;
   }
   return shards;
-}
-
-std::string shape_text(std::span<const std::int64_t> shape) {
-  std::ostringstream text;
-  text << "[";
-  for (std::size_t i = 0; i < shape.size(); ++i) text << (i ? ", " : "") << shape[i];
-  text << "]";
-  return text.str();
 }
 
 // The stored tensor's part that a binding reads, as rows [out, in] or [out].

@@ -105,6 +105,11 @@ TEST_F(CApi, ErrorsCarryTheMessage) {
   EXPECT_EQ(ROOTDK_INVALID_ARGUMENT, rootdk_attention(&cq, &ck, &cv, &cout, &params, nullptr, nullptr));
   EXPECT_THAT(rootdk_last_error(), HasSubstr("scale_kind 7"));
 
+  rootdk_attention_params_init(&params);
+  params.scale = 0.5;
+  EXPECT_EQ(ROOTDK_INVALID_ARGUMENT, rootdk_attention(&cq, &ck, &cv, &cout, &params, nullptr, nullptr));
+  EXPECT_THAT(rootdk_last_error(), HasSubstr("scale 0.5 is given with scale_kind 0; it needs ROOTDK_SCALE_VALUE (3)"));
+
   rootdk_tensor bad = cq;
   bad.rank = 99;
   EXPECT_EQ(ROOTDK_INVALID_ARGUMENT, rootdk_attention(&bad, &ck, &cv, &cout, nullptr, nullptr, nullptr));

@@ -67,6 +67,17 @@ const Row kRows[] = {
     {"GradientType", [](Call& c) { c.gradients.q = c.make(DType::f64, 1, 4, 3, 8); },
      "gradients.q has type f64, expected f32"},
     {"GradientOverlap", [](Call& c) { c.gradients.v.strides[1] = 0; }, "the strides of gradients.v overlap: stride 0"},
+    {"GradientLastStride",
+     [](Call& c) {
+       c.gradients.k.shape = c.saved.k.shape, c.gradients.k.strides = {160, 80, 16, 2};
+     },
+     "the last dimension of gradients.k has stride 2, expected 1"},
+    {"GradientIsUpstream",
+     [](Call& c) {
+       c.saved.v = c.make(DType::f32, 1, 2, 5, 8), c.saved.out = c.make(DType::f32, 1, 4, 3, 8);
+       c.gradients.v = c.make(DType::f32, 1, 2, 5, 8), c.upstream.out = c.gradients.q;
+     },
+     "gradients.q and upstream.out begin at the same address"},
     {"GradientDevice",
      [](Call& c) {
        c.gradients.v.device = {DeviceKind::cuda, 0};

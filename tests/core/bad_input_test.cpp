@@ -61,6 +61,8 @@ const Row kRows[] = {
     {"NoOut", [](Call& c) { c.out = {}; }, "attention: out is not given"},
     {"RankOfQ", [](Call& c) { c.q = c.make(DType::f32, 4, 3, 8); },
      "attention: q has rank 3, expected 4 (it is f32 [4, 3, 8])"},
+    {"RankByHand", [](Call& c) { c.q.rank = 1000000; },
+     "attention: q has rank 1000000, expected 4 (it is f32 of rank 1000000)"},
     {"RankOfV", [](Call& c) { c.v = c.make(DType::f32, 1, 2, 2, 5, 6); }, "attention: v has rank 5, expected 4"},
     {"TypeOfQ", [](Call& c) { c.q = c.make(DType::i32, 2, 4, 3, 8); },
      "attention: q has type i32, expected f32 or bf16 or f16 or f64"},
@@ -82,6 +84,8 @@ const Row kRows[] = {
     {"LastStride", [](Call& c) { c.q.strides[3] = 2; }, "attention: the last dimension of q has stride 2, expected 1"},
     {"OverlappingOut", [](Call& c) { c.out.strides[1] = 6; }, "attention: the strides of out overlap: stride 6"},
     {"RepeatedOut", [](Call& c) { c.out.strides[0] = 0; }, "attention: the strides of out overlap: stride 0"},
+    {"OutIsQ", [](Call& c) { c.v = c.k, c.out = c.q_memory; },
+     "attention: out and q begin at the same address: what is written must not overlap what is read"},
     {"NegativeSize", [](Call& c) { c.q.shape[2] = -3; }, "attention: q has the negative size -3"},
     {"Overflow", [](Call& c) { c.q.shape[2] = INT64_MAX / 4; }, "whose extent overflows 64 bits"},
     {"StrideOverflow", [](Call& c) { c.k.strides[0] = INT64_MAX; }, "attention: k is f32 [2, 2, 5, 8], whose extent"},
@@ -153,7 +157,8 @@ const Row kRows[] = {
      "attention: block_mask is bool [1, 1, 2, 2], which does not broadcast to [2, 4, 2, 3]"},
     {"BiasShape", [](Call& c) { c.params.bias = c.make(DType::f32, 2, 2, 3, 5); },
      "attention: bias is f32 [2, 2, 3, 5], which does not broadcast to [2, 4, 3, 5]"},
-    {"BiasType", [](Call& c) { c.params.bias = c.make(DType::bf16, 1, 1, 3, 5); }, "attention: bias has type bf16"},
+    {"BiasType", [](Call& c) { c.params.bias = c.make(DType::bf16, 1, 1, 3, 5); },
+     "attention: bias has type bf16, expected f32"},
     {"BiasDevice",
      [](Call& c) {
        c.params.bias = c.make(DType::f32, 1, 1, 3, 5), c.params.bias.device = {DeviceKind::cuda, 0};

@@ -152,8 +152,8 @@ __device__ void multiply(WarpTile<N>& tile, float factor) {
   for_each_element<N>([&](int n, int e) { tile[n][e] *= factor; });
 }
 
-// Takes out of a gradient its part along the warp's own vectors: gradient -= own (along inverse_norm^2). A masked vector,
-// which may hold NaN, has nothing to take out.
+// Takes out of a gradient its part along the warp's own vectors: gradient -= own (along inverse_norm^2). A masked
+// vector, which may hold NaN, has nothing to take out.
 template <class Compute, int N>
 __device__ void project_out(WarpTile<N>& gradient, const float (&along)[2], const float (&inverse_norm)[2],
                             const Compute* own, int pitch, int part) {

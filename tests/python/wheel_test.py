@@ -97,6 +97,13 @@ def test_make_wheel_builds_this_wheel():
     assert "scripts/build_wheel.py build dist" in commands
 
 
+def test_pip_installs_the_source_tree(wheel, tmp_path):
+    """pip install . packs the same wheel; here over the build that is under test."""
+    pip = (sys.executable, "-m", "pip", "wheel", "--no-index", "--no-deps", "--disable-pip-version-check")
+    run(*pip, SOURCE, "--config-settings", f"build={BUILD}", "--wheel-dir", tmp_path)
+    assert (tmp_path / wheel.name).read_bytes() == wheel.read_bytes()
+
+
 def test_the_same_build_gives_the_same_bytes(wheel, tmp_path):
     again = Path(run(sys.executable, SOURCE / "scripts/build_wheel.py", BUILD, tmp_path).strip())
     assert again.read_bytes() == wheel.read_bytes()

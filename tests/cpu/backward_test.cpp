@@ -286,9 +286,11 @@ TEST(BackwardWorkspace, TooSmallALimitIsRefusedWithTheNumbers) {
 }
 
 TEST(BackwardWorkspace, GrowsWithTheLengthNotItsSquare) {
-  Tensor tensor(DType::f32, {1, 1, 131072, 64}), rows(DType::f32, {1, 1, 131072});  // only the plan is made
+  // Only the plan is made.
+  Tensor tensor(DType::f32, {1, 1, 131072, 64}), gradient(DType::f32, {1, 1, 131072, 64});
+  Tensor rows(DType::f32, {1, 1, 131072});
   const BackwardCall call = make_backward_call({.q = tensor, .k = tensor, .v = tensor, .out = tensor, .lse = rows},
-                                               {.out = tensor}, {.q = tensor, .k = tensor, .v = tensor}, {}, {});
+                                               {.out = tensor}, {.q = gradient, .k = gradient, .v = gradient}, {}, {});
   for (const cpu::Target& target : cpu::targets()) {
     if (target.bf16_products) continue;
     EXPECT_LE(cpu::plan_backward(call, target.backward(), 1).bytes(), 200 * kMebi) << target.name;

@@ -88,8 +88,8 @@ TEST(Workspace, TooSmallALimitIsRefusedWithTheNumbers) {
 }
 
 TEST(Workspace, GrowsWithTheLengthNotItsSquare) {
-  Tensor tensor(DType::f32, {1, 1, 131072, 64});  // stands for q, k, v and out: only the plan is made
-  const ForwardCall call = make_forward_call(tensor, tensor, tensor, tensor, {}, {}, {});
+  Tensor tensor(DType::f32, {1, 1, 131072, 64}), out(DType::f32, {1, 1, 131072, 64});  // only the plan is made
+  const ForwardCall call = make_forward_call(tensor, tensor, tensor, out, {}, {}, {});
   for (const cpu::Target& target : cpu::targets()) {
     if (target.bf16_products) continue;
     for (int threads : {1, 16}) {

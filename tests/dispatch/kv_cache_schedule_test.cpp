@@ -14,11 +14,11 @@ namespace {
 std::vector<std::string> targets() {
   KvCache cache({.dtype = DType::bf16, .kv_heads = 1, .head_dim = 16, .pages = 1});
   const SequenceId s = cache.open();
-  Tensor token(DType::bf16, {1, 1, 1, 16});
+  Tensor token(DType::bf16, {1, 1, 1, 16}), out(DType::bf16, {1, 1, 1, 16});
   const KvStep step{.sequence = s};
   append(cache, token, token, {&step, 1});
   std::vector<std::string> names;
-  for (const auto& candidate : explain_attend(cache, token, token, {&step, 1}).candidates) {
+  for (const auto& candidate : explain_attend(cache, token, out, {&step, 1}).candidates) {
     if (candidate.refusal.empty()) names.push_back(candidate.name);
   }
   return names;

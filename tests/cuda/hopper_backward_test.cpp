@@ -112,6 +112,25 @@ TEST_F(HopperBackward, EveryTerm) {
   }
 }
 
+// A head whose blocks of queries have parts of the keys, of unequal length.
+CaseSpec few_wide_heads(bool causal) {
+  CaseSpec spec{.name = "wide",
+                .heads = 2,
+                .kv_heads = 1,
+                .q_len = causal ? 4000 : 1900,
+                .kv_len = causal ? 4130 : 2100,
+                .head_dim = 256};
+  spec.scalars.causal = causal;
+  return spec;
+}
+
+TEST_F(HopperBackward, FewWideHeads) {
+  for (const bool causal : {false, true}) {
+    expect_like_portable(make_case(few_wide_heads(causal), DType::bf16));
+    expect_like_portable(make_case(few_wide_heads(causal), DType::f16));
+  }
+}
+
 TEST_F(HopperBackward, FewHeads) {
   for (const std::int64_t head_dim : {64, 128, 256}) {
     for (const bool causal : {false, true}) {
@@ -236,20 +255,24 @@ CaseSpec busy_spec(std::int64_t head_dim, bool causal = true) {
 
 TEST_F(HopperBackward, GroupedHeadsInARing) { expect_like_portable(make_case(busy_spec(128, false), DType::bf16)); }
 
+void expect_same_bits_every_run(const CaseSpec& spec) {
+  DeviceCall call(make_case(spec, DType::bf16), "sm90");
+  call.queue(nullptr);
+  const auto first = call.bytes();
+  for (int run = 0; run < 10; ++run) {
+    call.poison_outputs();
+    call.queue(nullptr);
+    EXPECT_EQ(call.bytes(), first) << "run " << run;
+  }
+}
 TEST_F(HopperBackward, SameBitsEveryRun) {
-  for (const std::int64_t head_dim : {64, 128, 192, 256}) {
-    for (const bool causal : {false, true}) {
+  for (const bool causal : {false, true}) {
+    for (const std::int64_t head_dim : {64, 128, 192, 256}) {
       CaseSpec spec = busy_spec(head_dim, causal);
       if (head_dim == 192) spec.scalars.dropout = 0.1;
-      DeviceCall call(make_case(spec, DType::bf16), "sm90");
-      call.queue(nullptr);
-      const auto first = call.bytes();
-      for (int run = 0; run < 10; ++run) {
-        call.poison_outputs();
-        call.queue(nullptr);
-        EXPECT_EQ(call.bytes(), first) << "run " << run;
-      }
+      expect_same_bits_every_run(spec);
     }
+    expect_same_bits_every_run(few_wide_heads(causal));
   }
 }
 
@@ -270,6 +293,7 @@ TEST_F(HopperBackward, SameBitsOnTwoStreamsAtOnce) {
   expect_same_bits_on_two_streams(busy_spec(128, false), busy_spec(128));
   expect_same_bits_on_two_streams(busy_spec(128, false), busy_spec(128, false));
   expect_same_bits_on_two_streams(busy_spec(256), busy_spec(192, false));
+  expect_same_bits_on_two_streams(few_wide_heads(true), few_wide_heads(false));
 }
 
 // The second entry of a batch alone gives the bits it gives beside the first.
@@ -299,16 +323,20 @@ TEST_F(HopperBackward, SameBitsWhateverElseIsInTheBatch) {
   expect_bits_of_an_entry_alone(few);
   few.scalars.causal = true;
   expect_bits_of_an_entry_alone(few);
+  CaseSpec wide = few_wide_heads(false);
+  wide.batch = 2;
+  expect_bits_of_an_entry_alone(wide);
 }
 
 TEST_F(HopperBackward, RunsInsideAGraph) {
-  for (const bool causal : {false, true}) {
-    DeviceCall call(make_case(busy_spec(128, causal), DType::bf16), "sm90");
+  for (const CaseSpec& spec :
+       {busy_spec(128, false), busy_spec(128), busy_spec(256), few_wide_heads(false), few_wide_heads(true)}) {
+    DeviceCall call(make_case(spec, DType::bf16), "sm90");
     call.queue(nullptr);
     const auto eager = call.bytes();
     call.poison_outputs();
     call.replay_as_graph(3);
-    EXPECT_EQ(call.bytes(), eager);
+    EXPECT_EQ(call.bytes(), eager) << spec.head_dim;
   }
 }
 

@@ -111,6 +111,25 @@ bool has_no_window(const BackwardCall& call) {
 bool every_row_sees_every_key(const BackwardCall& call) { return !call.params.causal && has_no_window(call); }
 bool every_row_sees_every_key_before(const BackwardCall& call) { return call.params.causal && has_no_window(call); }
 
+// Of the pass of its own for the gradient of q. Nothing is added, unless the heads of an entry are so few that blocks
+// of queries leave multiprocessors idle: then each block has a part of the keys. Under causal masking the longest block
+// has twice the average to do, and two parts are best also where there are as many blocks as multiprocessors. Short
+// parts cost more than they gain where other entries of the batch fill the device.
+AddOrder order_of_queries(const BackwardCall& call) {
+  constexpr std::int64_t kLeastKeysOfPart = 1024;  // on average
+  const AttentionShape& s = call.shape;
+  const bool causal = call.params.causal;
+  const std::int64_t blocks = (s.q_len + kQueriesOfBlock - 1) / kQueriesOfBlock * s.heads;
+  const std::int64_t keys = causal ? s.kv_len / 2 : s.kv_len;
+  const int most_shift = causal ? 1 : 2;
+  int shift = 0;
+  while (has_no_window(call) && shift < most_shift && blocks << (causal ? shift : shift + 1) <= kBlocks &&
+         keys >> (shift + 1) >= kLeastKeysOfPart) {
+    ++shift;
+  }
+  return {.lane_shift = shift, .parts = shift > 0, .rounds = shift == 0};
+}
+
 // See backward_tiles.cuh. The ring costs nothing where two query tiles or more lie between the starts of two key tiles;
 // with one the adds are what limits, unless they go to two lanes. All key tiles of a head must be at work at once.
 //
@@ -119,7 +138,7 @@ bool every_row_sees_every_key_before(const BackwardCall& call) { return call.par
 // costs one more reading of the gradient. What else is in the batch must not show in the bits: only the heads of one
 // entry count, and packed sequences, which do not know their neighbours, have one lane.
 AddOrder choose_order(const BackwardCall& call, const BackwardChoice& choice) {
-  if (choice.kernel.queries) return {.rounds = true};  // nothing is added
+  if (choice.kernel.queries) return order_of_queries(call);
   // Without a limit to the right one key tile would round everything.
   const bool limited = call.params.causal || call.params.window_right >= 0;
   if (call.shape.packed) return {.rounds = limited};
@@ -173,6 +192,7 @@ BackwardChoice choose_backward(const BackwardCall& call) {
   choice.keys = slots_of(s, s.kv_heads, s.kv_len, call.saved.k.size(2), choice.kernel.block_kv);
   choice.order = choose_order(call, choice);
   choice.heads_together = heads_together(call, choice);
+  choice.query_heads_together = call.params.causal ? choice.heads_together * static_cast<int>(s.group()) : 1;
   return choice;
 }
 

@@ -18,7 +18,7 @@ struct BackwardChoice {
   bool grad_entropy = false;  // something flows into the entropy
   BackwardKernel kernel;
   TileSlots queries, keys;
-  int heads_together = 1;
+  int heads_together = 1, query_heads_together = 1;
   AddOrder order;
 };
 

@@ -139,7 +139,7 @@ struct BackwardKernel {
   int block_q = 0, block_kv = 0;
   int threads = 0, shared_bytes = 0;  // of `keys`
   int finish_threads = 0;
-  const void* queries = nullptr;  // void(BackwardMaps, BackwardParams): a block 128 queries; null: `keys` does it
+  const void* queries = nullptr;  // void(BackwardMaps, BackwardParams): query_block(); null: `keys` does it
   int queries_shared_bytes = 0;
 };
 

@@ -134,7 +134,7 @@ class BackwardConsumer : BackwardWarpgroup<C> {
     const std::uint32_t rows = this->row_address(offsetof(Shared, negative_lse), stage);
     if constexpr (Base::kAlibi) {
       to_weights_alibi(s, p_.scale_log2, rows, kLog2e * p_.rule.alibi_slopes(this->head_),
-                       query - (this->mask_limits().z + p_.right) - this->key());
+                       i_ * kBlockQ - (this->mask_limits().z + p_.right) - this->key());
     } else {
       to_weights(s, Base::kSoftcap ? 1.f : p_.scale_log2, rows);
     }

@@ -4,7 +4,7 @@
 //
 //   prepare   out . grad_out and -lse of every row; clears the counters           (backward_rows.cuh)
 //   keys      a work item is 128 or 64 keys of one head, over all query tiles that see them; blocks stay and take items
-//   queries   for wide heads: the gradient of q by itself (backward_queries.cuh)
+//   queries   for wide heads: the gradient of q by itself, on multiprocessors that `keys` leaves (backward_queries.cuh)
 //   finish    adds up gradients of q that are in lanes, and repairs what is not finite   (backward_rows.cuh)
 //
 // A block is four warpgroups, which meet only at barriers in shared memory, so that one's exponentials run under the
@@ -77,8 +77,8 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     init_barriers(shared);
   }
   __syncthreads();
-  ptx::allow_next_kernel();
   ptx::wait_for_previous_kernel();  // `prepare`
+  ptx::allow_next_kernel();         // now: `queries` relies on it
 
   if (warp < 4) {
     ptx::registers_shrink_to<C::kServiceRegisters>();

@@ -29,7 +29,8 @@ std::size_t place_workspace(const BackwardChoice& choice, void* memory, Backward
   place(params.negative_lse, rows);
   place(params.delta, rows);
   if (choice.grad_entropy) place(params.grad_entropy_rows, rows);
-  if (!choice.kernel.queries) place(params.grad_q_tiles, choice.order.lanes() * rows * choice.head_dim);
+  if (!choice.kernel.queries || !choice.order.rounds)
+    place(params.grad_q_tiles, choice.order.lanes() * rows * choice.head_dim);
   return bytes;
 }
 
@@ -55,10 +56,12 @@ BackwardParams make_params(const BackwardCall& call, const BackwardChoice& choic
     params.softcap = make_softcap(call.params.softcap, call.logit_scale);
     params.inverse_cap_log2 = 1 / params.softcap.cap_log2;
   }
+  params.alibi_in_rows = choice.variant == BackwardVariant::alibi;
   params.queries = choice.queries;
   params.keys = choice.keys;
   params.items = choice.keys.planes * choice.keys.slots;
   params.heads_together = choice.heads_together;
+  params.query_heads_together = choice.query_heads_together;
   params.order = choice.order;
   place_workspace(choice, call.execution.workspace, params);
   return params;
@@ -103,7 +106,7 @@ void launch_backward(const BackwardCall& call, const BackwardChoice& choice) {
     queries.function = kernel.queries;
     queries.name = "the Hopper kernel of the gradient of q";
     const int blocks = (params.rule.q_len + kQueriesOfBlock - 1) / kQueriesOfBlock;
-    queries.grid = dim3(static_cast<unsigned>(params.queries.planes * blocks));
+    queries.grid = dim3(static_cast<unsigned>(params.queries.planes * blocks * params.order.lanes()));
     queries.block = dim3(kQueriesThreads);
     queries.shared_bytes = kernel.queries_shared_bytes;
     launch_kernel(queries, maps, params);

@@ -41,8 +41,8 @@ __device__ __forceinline__ void to_weights(float (&s)[N], float unit, std::uint3
   }
 }
 
-// The same with ALiBi, where no key lies to the right of its query. distance is the position of s[0]'s query minus its
-// key.
+// The same with ALiBi, where no key lies to the right of its query. distance is the position of the tile's first query
+// minus the key of s[0]; the way from the first query to each of the others is inside negative_lse (`prepare`).
 template <int N>
 __device__ __forceinline__ void to_weights_alibi(float (&s)[N], float unit, std::uint32_t negative_lse,
                                                  float slope_log2, int distance) {
@@ -50,13 +50,11 @@ __device__ __forceinline__ void to_weights_alibi(float (&s)[N], float unit, std:
 #pragma unroll
   for (int c = 0; c < N / 4; ++c) {
     const float2 row = ptx::load_shared_float2(negative_lse + c * 8 * sizeof(float));
-    const float even = fmaf(-slope_log2, static_cast<float>(8 * c), row.x);
-    const float odd = fmaf(-slope_log2, static_cast<float>(8 * c + 1), row.y);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       float* pair = &s[4 * c + 2 * r];
-      pair[0] = ptx::exp2_approximate(fmaf(pair[0], unit, even + first[r]));
-      pair[1] = ptx::exp2_approximate(fmaf(pair[1], unit, odd + first[r]));
+      pair[0] = ptx::exp2_approximate(fmaf(pair[0], unit, row.x + first[r]));
+      pair[1] = ptx::exp2_approximate(fmaf(pair[1], unit, row.y + first[r]));
     }
   }
 }
@@ -73,12 +71,10 @@ __device__ __forceinline__ void subtract_delta(float (&grad_weights)[N], std::ui
   }
 }
 
-// The slope of cap tanh(x / cap) from its weight: the logit is log2(weight) - negative_lse, tanh the logit over the
-// cap. That needs no registers between the two steps.
-__device__ __forceinline__ float softcap_slope(float weight, float negative_lse, float inverse_cap_log2) {
-  const float tanh = (ptx::log2_approximate(weight) - negative_lse) * inverse_cap_log2;
-  return weight > 0.f ? fmaf(-tanh, tanh, 1.f) : 0.f;
-}
+// The slope of cap tanh(x / cap) is 1 - tanh^2, and tanh is the capped logit over the cap: log2(weight) - negative_lse
+// over cap_log2, which needs no registers between the two steps. A weight of 0 makes this infinite, or NaN in a row
+// that sees nothing: then the slope is 0.
+__device__ __forceinline__ float softcap_slope(float tanh) { return fmaxf(fmaf(-tanh, tanh, 1.f), 0.f); }
 
 // The weights as operand are rounded to 16 bits; the gradients of scores are made of better ones. The highest eight of
 // the bits that rounding drops are kept beside, four to a register: read as a signed number they are what the rounded
@@ -133,8 +129,11 @@ __device__ __forceinline__ void to_grad_scores(const std::uint32_t (&weights)[C:
                        with_tail<Element, 2>(lower.x, tails[c]), with_tail<Element, 3>(lower.y, tails[c])};
     if constexpr (C::kVariant == BackwardVariant::softcap) {
       const float2 row = ptx::load_shared_float2(negative_lse + c * 8 * sizeof(float));
+      const float lse_over_cap[2] = {-row.x * inverse_cap_log2, -row.y * inverse_cap_log2};
 #pragma unroll
-      for (int i = 0; i < 4; ++i) weight[i] *= softcap_slope(weight[i], i % 2 ? row.y : row.x, inverse_cap_log2);
+      for (int i = 0; i < 4; ++i) {
+        weight[i] *= softcap_slope(fmaf(ptx::log2_approximate(weight[i]), inverse_cap_log2, lse_over_cap[i % 2]));
+      }
     }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {

@@ -26,6 +26,7 @@ struct AddOrder {
   bool ring = false;         // key tiles start at query tiles of their own
   int ring_shift = 0;        // ring: the start of the next key tile is 1 << ring_shift query tiles on
   int lane_shift = 0;        // log2 of the partial sums
+  bool parts = false;        // the partial sums are those of a pass of its own (backward_queries.cuh)
   bool rounds = false;       // whoever adds last rounds the sum and stores it; else, and with lanes, `finish` does
   int front = 0;             // so many key tiles walk upwards from the diagonal, and have lanes of their own
   int front_lane_shift = 0;  // log2 of those
@@ -50,6 +51,7 @@ struct BackwardParams {
   // unscaled gradient of q in the order of accumulators, and whose turn it is to add to that.
   TileSlots queries, keys;
   float* negative_lse = nullptr;       // -lse * log2(e); -inf: the row does not exist or sees nothing
+  bool alibi_in_rows = false;          // less the slope times the rows from the tile's first one on
   float* delta = nullptr;              // out . grad_out - grad_lse + grad_entropy (entropy + weight of the sink)
   float* grad_entropy_rows = nullptr;  // null: nothing flows into the entropy
   float* grad_q_tiles = nullptr;       // [lanes, query tiles, elements]
@@ -57,8 +59,9 @@ struct BackwardParams {
   int* suspects = nullptr;             // per key tile, then per query tile: not 0 where a gradient is not finite
   int* ticket = nullptr;               // the next work item
 
-  int items = 0;           // key slots of all planes
-  int heads_together = 1;  // planes walked side by side, so that their tiles stay in L2 and their waits overlap
+  int items = 0;                 // key slots of all planes
+  int heads_together = 1;        // planes walked side by side, so that their tiles stay in L2 and their waits overlap
+  int query_heads_together = 1;  // the same for the pass of its own of the gradient of q
   AddOrder order;
 };
 

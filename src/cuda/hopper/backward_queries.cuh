@@ -2,7 +2,8 @@
 
 // The gradient of q in a pass of its own, for wide heads: there the sums that key tiles would add in L2 take longer
 // than computing scores and gradients of weights again. A block has 128 queries of one head and walks over the keys
-// they see; every sum stays in one thread.
+// they see, or with few heads over a part of them; every sum stays in one thread. The parts of a sum are lanes, which
+// `finish` adds up in their order.
 //   warpgroup 0     one thread loads
 //   warpgroup 1, 2  64 queries each, their gradient in registers. Per key tile t, rows are queries:
 //     issue S(t+1), dP(t+1) | issue dQ += dS(t) K(t) | wait for S and dP | dS(t+1) in place | wait for dQ
@@ -10,8 +11,8 @@
 #include <cstddef>
 
 #include "cuda/hopper/backward_products.cuh"
+#include "cuda/hopper/backward_query_blocks.cuh"
 #include "cuda/hopper/backward_stores.cuh"
-#include "cuda/hopper/backward_tiles.cuh"
 #include "cuda/hopper/logit_terms.cuh"
 #include "cuda/hopper/ring.cuh"
 #include "cuda/hopper/softmax.cuh"
@@ -34,27 +35,6 @@ struct QueriesStorage {
 };
 template <class C>
 inline constexpr int kQueriesSharedBytes = static_cast<int>(sizeof(QueriesStorage<C>)) + kSharedAlignment;
-
-// The block's queries, and the key tiles that any of them sees.
-struct QueryBlock {
-  int entry, head, kv_head;
-  int row0;
-  int first, tiles;  // key tiles
-};
-// Blocks go plane by plane, the last rows first: under causal masking they see most.
-template <class C>
-__device__ __forceinline__ QueryBlock query_block(int index, const BackwardParams& p) {
-  const LogitRule& rule = p.rule;
-  const int blocks = (rule.q_len + kQueriesOfBlock - 1) / kQueriesOfBlock;
-  const int plane = index / blocks, entry = plane / rule.heads, head = plane - entry * rule.heads;
-  QueryBlock b{entry, head, head / rule.group(), (blocks - 1 - (index - plane * blocks)) * kQueriesOfBlock, 0, 0};
-  const int shift = rule.kv_len - rule.q_len;
-  const int begin = max(0, b.row0 + shift - p.left);
-  const int end = min(rule.kv_len, b.row0 + kQueriesOfBlock + shift + p.right);
-  b.first = begin / C::kBlockKv;
-  b.tiles = end <= begin ? 0 : (end + C::kBlockKv - 1) / C::kBlockKv - b.first;
-  return b;
-}
 
 template <class C>
 __device__ __forceinline__ void load_query_block(QueriesStorage<C>& shared, const BackwardMaps& maps,
@@ -230,11 +210,21 @@ class QueriesConsumer {
     const QueryBlock b = query_block<C>(static_cast<int>(blockIdx.x), p_);
     const int row0 = b.row0 + 64 * half();
     if (row0 >= p_.rule.q_len) return;
+    const int slot = (b.entry * p_.rule.heads + b.head) * p_.queries.slots + row0 / C::kBlockQ;
+    if (!p_.order.rounds) return store_lane(b.lane * p_.queries.planes * p_.queries.slots + slot);
     store_gradient<Element, C::kHeadDim>(gradient_, p_.rule.scale, row_of<Element>(p_.grad_q, b.entry, b.head, row0),
                                          p_.grad_q.row_stride, first_row() - 64 * half(), p_.rule.q_len - row0,
                                          p_.rule.head_dim);
-    const int slot = (b.entry * p_.rule.heads + b.head) * p_.queries.slots + row0 / C::kBlockQ;
     if (!all_finite(gradient_)) p_.suspects[p_.items + slot] = 1;
+  }
+  // In the order of accumulators, part after part.
+  __device__ __forceinline__ void store_lane(int tile) const {
+    auto* target =
+        reinterpret_cast<float4*>(p_.grad_q_tiles + std::int64_t{tile} * C::kGradQElements) + (threadIdx.x & 127);
+#pragma unroll
+    for (int c = 0; c < C::kHeadDim / 8; ++c) {
+      target[c * 128] = make_float4(gradient_[4 * c], gradient_[4 * c + 1], gradient_[4 * c + 2], gradient_[4 * c + 3]);
+    }
   }
 
   std::uint32_t base_;  // of the shared memory
@@ -273,7 +263,7 @@ __global__ void __launch_bounds__(kQueriesThreads, 1)
   }
   __syncthreads();
   ptx::allow_next_kernel();
-  ptx::wait_for_previous_kernel();
+  // `keys` lets this kernel start once `prepare` has ended, and they share the multiprocessors from then on.
   if (warp < 4) {
     ptx::registers_shrink_to<24>();
     if (threadIdx.x == 0) load_query_block<C>(shared, maps, query_block<C>(static_cast<int>(blockIdx.x), params));
@@ -281,6 +271,7 @@ __global__ void __launch_bounds__(kQueriesThreads, 1)
     ptx::registers_grow_to<240>();
     QueriesConsumer<C>(shared, params).run();
   }
+  if (blockIdx.x + 1 == gridDim.x) ptx::wait_for_previous_kernel();  // `finish` waits for this kernel, and so for both
 }
 
 }  // namespace rootdk::cuda::hopper

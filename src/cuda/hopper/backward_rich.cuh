@@ -149,7 +149,8 @@ __device__ __forceinline__ void rich_grad_scores(float (&gradient)[4], const flo
     const float2 row = ptx::load_shared_float2(rows.negative_lse + c * 8 * sizeof(float));
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      gradient[i] *= softcap_slope(fabsf(weight[i]), i % 2 ? row.y : row.x, p.inverse_cap_log2);
+      const float logit = ptx::log2_approximate(fabsf(weight[i])) - (i % 2 ? row.y : row.x);
+      gradient[i] *= softcap_slope(logit * p.inverse_cap_log2);
     }
   }
 }

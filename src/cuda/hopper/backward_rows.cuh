@@ -5,6 +5,7 @@
 #include "cuda/hopper/backward_consumer.cuh"
 #include "cuda/hopper/backward_repair.cuh"
 #include "cuda/hopper/backward_tiles.cuh"
+#include "cuda/ptx/global.cuh"
 #include "cuda/ptx/grid_dependency.cuh"
 #include "cuda/ptx/unpack.cuh"
 
@@ -12,8 +13,7 @@ namespace rootdk::cuda::hopper {
 
 // The part of out . grad_out that lies in eight columns.
 template <class Element>
-__device__ __forceinline__ float dot_of_eight(const Element* a, const Element* b) {
-  const uint4 x = *reinterpret_cast<const uint4*>(a), y = *reinterpret_cast<const uint4*>(b);
+__device__ __forceinline__ float dot_of_eight(const uint4& x, const uint4& y) {
   const std::uint32_t xs[4] = {x.x, x.y, x.z, x.w}, ys[4] = {y.x, y.y, y.z, y.w};
   float sum = 0.f;
 #pragma unroll
@@ -64,30 +64,33 @@ __global__ void __launch_bounds__(kPrepareThreads) prepare_kernel(const __grid_c
   clear_unvisited<C>(p, tile);
   const int part = threadIdx.x % kLanes, entry = tile.sequence.entry;
   const bool has_part = 8 * part < p.rule.value_dim;
+  const float slope_log2 = p.alibi_in_rows ? kLog2e * p.rule.alibi_slopes(tile.head) : 0.f;
   // All loads first: nothing else hides their latency.
-  float sum[kRowsOfThread] = {}, lse[kRowsOfThread], grad_lse[kRowsOfThread] = {};
+  uint4 out[kRowsOfThread] = {}, grad_out[kRowsOfThread] = {};
+  float lse[kRowsOfThread], grad_lse[kRowsOfThread] = {};
 #pragma unroll
   for (int n = 0; n < kRowsOfThread; ++n) {
     const int i = tile.row0 + threadIdx.x / kLanes + n * (kPrepareThreads / kLanes);
     const bool exists = i < tile.sequence.q_len;
     const int row = tile.sequence.q_begin + i;
     if (exists && has_part) {
-      sum[n] = dot_of_eight(row_of<Element>(p.out, entry, tile.head, row) + 8 * part,
-                            row_of<Element>(p.grad_out, entry, tile.head, row) + 8 * part);
+      out[n] = ptx::load_once(row_of<Element>(p.out, entry, tile.head, row) + 8 * part);
+      grad_out[n] = ptx::load_once(row_of<Element>(p.grad_out, entry, tile.head, row) + 8 * part);
     }
     lse[n] = exists ? p.lse(entry, tile.head, row) : -INFINITY;
     if (exists && p.grad_lse) grad_lse[n] = p.grad_lse(entry, tile.head, row);
   }
 #pragma unroll
   for (int n = 0; n < kRowsOfThread; ++n) {
+    float sum = dot_of_eight<Element>(out[n], grad_out[n]);
 #pragma unroll
-    for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) sum[n] += __shfl_xor_sync(0xffffffffu, sum[n], lanes);
+    for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, lanes);
     const bool empty = lse[n] == -INFINITY;
     const std::int64_t at =
         static_cast<std::int64_t>(blockIdx.x) * C::kBlockQ + threadIdx.x / kLanes + n * (kPrepareThreads / kLanes);
     if (part == 0) {
-      p.negative_lse[at] = empty ? -INFINITY : -kLog2e * lse[n];
-      float delta = sum[n] - grad_lse[n];
+      p.negative_lse[at] = empty ? -INFINITY : -kLog2e * lse[n] - slope_log2 * static_cast<float>(at % C::kBlockQ);
+      float delta = sum - grad_lse[n];
       if (p.grad_entropy_rows) {
         const int i = tile.row0 + threadIdx.x / kLanes + n * (kPrepareThreads / kLanes);
         p.grad_entropy_rows[at] = 0.f;

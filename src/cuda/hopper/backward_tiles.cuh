@@ -95,8 +95,9 @@ __device__ __forceinline__ AddPlace add_place(const BackwardParams& p, const Key
   const int rank = rank_of<C>(p, j, i, t.shift()) - order.front;
   return {order.front_lanes() + (rank & ((1 << order.lane_shift) - 1)), rank >> order.lane_shift};
 }
-// Whether any of the `count` key tiles that visit a query tile adds to the lane.
+// Whether any of the `count` key tiles that visit a query tile adds to the lane. Parts that have none are sums of 0.
 __device__ __forceinline__ bool has_sum(const AddOrder& order, int lane, int count) {
+  if (order.parts) return true;
   const int front_lanes = order.front_lanes();
   return lane < front_lanes ? lane < min(order.front, count) : lane - front_lanes < count - order.front;
 }

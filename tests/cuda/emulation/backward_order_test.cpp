@@ -1,6 +1,6 @@
 // The order in which key tiles add to the gradient of q (backward_tiles.cuh), followed on the host: every key tile adds
 // once to every query tile that sees it, the numbers of a lane have no gaps, what is read at the end has been written,
-// and nobody waits for ever.
+// and nobody waits for ever. Where the gradient of q has a pass of its own, its blocks share out queries and keys.
 
 #include <gtest/gtest.h>
 
@@ -12,6 +12,7 @@
 
 #include "cuda/emulation/block.h"
 // The language comes first.
+#include "cuda/hopper/backward_query_blocks.cuh"
 #include "cuda/hopper/backward_tiles.cuh"
 
 namespace rootdk::test {
@@ -175,6 +176,60 @@ TEST(BackwardOrder, Front) {
           expect_order<Tiles64x128>(c);
           expect_order<Tiles128x128>(c);
           expect_order<Tiles64x64>(c);
+        }
+      }
+    }
+  }
+}
+
+// Every key tile that a query tile sees belongs to one block, and the longest of a bundle of heads come first.
+void expect_shared_out(BackwardParams p) {
+  using C = BackwardConfig<__nv_bfloat16, 256, BackwardVariant::plain>;
+  const int row_blocks = (p.rule.q_len + kQueriesOfBlock - 1) / kQueriesOfBlock, lanes = p.order.lanes();
+  std::map<std::pair<int, int>, std::vector<int>> seen;  // key tiles by plane and row
+  std::map<std::pair<int, int>, int> parts;
+  int bundle = -1, tiles = 0;
+  for (int index = 0; index < p.queries.planes * row_blocks * lanes; ++index) {
+    const QueryBlock b = query_block<C>(index, p);
+    const int plane = b.entry * p.rule.heads + b.head;
+    EXPECT_EQ(b.kv_head, b.head / p.rule.group());
+    const std::pair place{plane, b.row0};
+    parts[place] += 1 << b.lane;
+    for (int t = 0; t < b.tiles; ++t) seen[place].push_back(b.first + t);
+    if (plane / p.query_heads_together == bundle) {
+      EXPECT_LE(b.tiles, tiles + 1) << "the longest first; parts differ by one";
+    }
+    bundle = plane / p.query_heads_together;
+    tiles = b.tiles;
+  }
+  EXPECT_EQ(parts.size(), static_cast<std::size_t>(p.queries.planes * row_blocks));
+  for (const auto& [place, given] : parts) {
+    EXPECT_EQ(given, (1 << lanes) - 1) << "every part once";
+    const int first_row = place.second + p.rule.kv_len - p.rule.q_len;
+    std::vector<int> wanted;
+    for (int t = 0; t < p.keys.slots; ++t) {
+      const int key0 = t * C::kBlockKv, last = std::min(key0 + C::kBlockKv, p.rule.kv_len) - 1;
+      const bool visible = key0 <= first_row + kQueriesOfBlock - 1 + p.right && last >= first_row - p.left;
+      if (visible) wanted.push_back(t);
+    }
+    EXPECT_EQ(seen[place], wanted) << "plane " << place.first << ", row " << place.second;
+  }
+}
+
+TEST(BackwardOrder, QueryBlocks) {
+  for (const auto& [q_len, kv_len] : {std::pair{1000, 1000}, {900, 1300}, {64, 2000}, {128, 65}}) {
+    for (const int shift : {0, 1, 2}) {
+      for (const int right : {0, kFar}) {
+        OrderCase c{.q_len = q_len, .kv_len = kv_len, .right = right, .order = {.lane_shift = shift}, .blocks = 1};
+        BackwardParams p = params_of<Tiles64x64>(c);
+        p.rule.batch = 3;
+        p.rule.heads = 4;
+        p.rule.kv_heads = 2;
+        p.queries.planes = 12;
+        for (const int together : {1, 4, 5, 12}) {
+          SCOPED_TRACE(testing::Message() << c << ", " << together << " heads together");
+          p.query_heads_together = together;
+          expect_shared_out(p);
         }
       }
     }

@@ -11,6 +11,7 @@ import ctypes
 import json
 import statistics
 import sys
+from random import Random
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -167,13 +168,17 @@ def error(out, truth):
     return ((out[:1, :1, -rows:].double() - truth).norm() / truth.norm()).item()
 
 
-def interleaved(contenders, rounds=7, inner=5):
-    """Median milliseconds of each contender."""
+def interleaved(contenders, rounds=7, inner=5, shuffle=False):
+    """Median milliseconds of each contender; shuffled, nobody always runs on the card that the same other one left."""
+    order, generator = list(contenders), Random(0)
     times = {name: [] for name in contenders}
     for name, call in contenders.items():
         call(), call()
     for _ in range(rounds):
-        for name, call in contenders.items():
+        if shuffle:
+            generator.shuffle(order)
+        for name in order:
+            call = contenders[name]
             call()
             events = [torch.cuda.Event(enable_timing=True) for _ in range(inner + 1)]
             events[0].record()

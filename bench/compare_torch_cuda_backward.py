@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""rootdk's gradients beside PyTorch's on the same CUDA tensors: cuDNN, FlashAttention-2 and ours, timed in turn.
+"""rootdk's gradients beside PyTorch's on the same CUDA tensors: cuDNN, FlashAttention-2 and ours, timed in turn,
+in a new order every round.
 
     python3 bench/compare_torch.py --device cuda --backward --library build/src/librootdk.so [--sections ...]
 
@@ -112,7 +113,7 @@ def compare(library, report, b, h, n, dim, causal):
         errors = {name: error(call(), truth) for name, call in contenders.items()}
     first = [g.clone() for g in ours.run()]
     same = all(torch.equal(a, b) for a, b in zip(first, ours.run()))
-    ms = interleaved(contenders, rounds=ROUNDS)
+    ms = interleaved(contenders, rounds=ROUNDS, shuffle=True)
     flops = 10.0 * b * h * dim * (n * n * (0.5 if causal else 1.0))
     row = {"dim": dim, "causal": int(causal), "heads": b * h, "n": n}
     row |= {f"{name}_tflops": flops / t * 1e-9 for name, t in ms.items()}
@@ -164,7 +165,7 @@ def section_features(library, args, report):
     slow = ("relative table", "dropout 0.1")
     for names in ([name for name in cases if name not in slow], ["causal", *slow]):
         calls = {name: RootdkBackward(library, *cases[name][:5]) for name in names}
-        ms = interleaved({name: call.run for name, call in calls.items()}, rounds=ROUNDS)
+        ms = interleaved({name: call.run for name, call in calls.items()}, rounds=2 * ROUNDS, shuffle=True)
         rate = {name: 10.0 * dim * cases[name][5] / ms[name] * 1e-9 for name in names}
         for name in names:
             report.add(feature=name, tflops=rate[name], of_causal=rate[name] / rate["causal"])

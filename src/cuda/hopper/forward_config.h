@@ -45,20 +45,20 @@ constexpr TileShape tile_shape(int head_dim, Variant variant) {
   const bool rich = variant == Variant::rich, brief = variant == Variant::brief;
   constexpr Tuning kOrdered{.order_after_max = true, .max_chains = 4, .early_token = 0};
   constexpr Tuning kPlain{.order_after_max = true, .max_chains = 4, .early_token = 0, .integer_max = true};
-  constexpr Tuning kLoaded{.rescale_under_qk = true, .order_after_max = true};
+  constexpr Tuning kLoaded{.rescale_under_qk = true, .order_after_max = true, .integer_max = true};
   constexpr Tuning kNarrow{.max_chains = 4, .integer_max = true};
   constexpr Tuning kShort{.integer_max = true};
   switch (head_dim) {
     case 64:
       if (rich) return {128, 2, 3, {}};
-      return {128, 3, 3, variant == Variant::ranged ? kNarrow : kOrdered};
+      return {128, 3, 3, variant == Variant::ranged || variant == Variant::sampled ? kNarrow : kOrdered};
     case 96:
       if (rich || brief) return {128, 2, 3, brief ? kShort : Tuning{}};
       return {112, 3, 1, kOrdered};
     case 128:
       if (rich) return {128, 2, 3, {}};
       if (variant == Variant::full_sampled || variant == Variant::alibi) return {128, 2, 3, kLoaded};
-      return {128, 2, 3, variant == Variant::sampled ? kOrdered : kPlain};
+      return {128, 2, 3, kPlain};
     case 192:
       if (rich) return {96, 2, 1, {}};
       return brief ? TileShape{64, 2, 2, kShort} : TileShape{112, 2, 1, kOrdered};

@@ -50,19 +50,33 @@ constexpr int last_offset(const float (&)[N]) {
   return 2 * N - 7;
 }
 
-// Keys outside [begin, end) get -inf.
+// How many of the columns that for_each_score() names in a row lie below x, counted from the first: they come in pairs,
+// eight columns apart.
+__device__ __forceinline__ int columns_below(int x) {
+  x = max(x, 0);
+  return 2 * (x >> 3) + min(x & 7, 2);
+}
+
+// Keys outside [begin, end) get -inf. The columns that a row sees become the bits of a word: comparing each column with
+// both ends would cost two more operations a score, of the unit that takes the maxima.
 template <int N>
 __device__ __forceinline__ void mask_outside(float (&s)[N], const int (&begin)[2], const int (&end)[2], int column) {
-  const int low[2] = {begin[0] - column, begin[1] - column};
-  const unsigned width[2] = {static_cast<unsigned>(max(0, end[0] - begin[0])),
-                             static_cast<unsigned>(max(0, end[1] - begin[1]))};
-  for_each_score(
-      s, [&](float& x, int r, int offset) { x = static_cast<unsigned>(offset - low[r]) < width[r] ? x : -INFINITY; });
+  static_assert(N / 2 <= 32);
+  std::uint32_t seen[2];
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int first = columns_below(begin[r] - column);
+    seen[r] = ptx::bit_mask(first, max(0, columns_below(end[r] - column) - first));
+  }
+  for_each_score(s, [&](float& x, int r, int offset) {
+    const std::uint32_t bit = 1u << (offset / 8 * 2 + offset % 8);
+    x = ptx::unless_masked(x, seen[r], bit);
+  });
 }
 template <int N>
 __device__ __forceinline__ void mask_from(float (&s)[N], const int (&end)[2], int column) {
-  const int high[2] = {end[0] - column, end[1] - column};
-  for_each_score(s, [&](float& x, int r, int offset) { x = offset < high[r] ? x : -INFINITY; });
+  const int begin[2] = {column, column};
+  mask_outside(s, begin, end, column);
 }
 
 // tanh with an absolute error near 1e-7, for any argument.

@@ -28,6 +28,23 @@ __device__ __forceinline__ float max_or_nan(float x, float y) {
   return larger;
 }
 
+// A word whose `width` bits from `first` on are set; what lies past bit 31 is cut off.
+__device__ __forceinline__ std::uint32_t bit_mask(int first, int width) {
+  std::uint32_t mask;
+  asm("bmsk.clamp.b32 %0, %1, %2;" : "=r"(mask) : "r"(first), "r"(width));
+  return mask;
+}
+
+// x where the word has the bit, else -inf. In this form ptxas turns the bits of a word into predicates several at a time.
+__device__ __forceinline__ float unless_masked(float x, std::uint32_t word, std::uint32_t bit) {
+  std::uint32_t y;
+  asm("{.reg .pred seen; .reg .b32 both; and.b32 both, %2, %3; setp.ne.u32 seen, both, 0;"
+      " selp.b32 %0, %1, 0xff800000, seen;}"
+      : "=r"(y)
+      : "r"(__float_as_uint(x)), "r"(word), "r"(bit));
+  return __uint_as_float(y);
+}
+
 // Two floats rounded to nearest into one register, `low` in the low half.
 template <class Element>
 __device__ __forceinline__ std::uint32_t pack(float low, float high);

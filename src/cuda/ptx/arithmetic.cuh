@@ -35,7 +35,8 @@ __device__ __forceinline__ std::uint32_t bit_mask(int first, int width) {
   return mask;
 }
 
-// x where the word has the bit, else -inf. In this form ptxas turns the bits of a word into predicates several at a time.
+// x where the word has the bit, else -inf. In this form ptxas turns the bits of a word into predicates several at a
+// time.
 __device__ __forceinline__ float unless_masked(float x, std::uint32_t word, std::uint32_t bit) {
   std::uint32_t y;
   asm("{.reg .pred seen; .reg .b32 both; and.b32 both, %2, %3; setp.ne.u32 seen, both, 0;"

@@ -1,5 +1,5 @@
-// Parts of the forward kernel that need no wgmma, on the host: row maxima, and how rows become tiles and tiles are
-// dealt.
+// Parts of the forward kernel that need no wgmma, on the host: row maxima, masks, and how rows become tiles and
+// tiles are dealt.
 
 #include <gtest/gtest.h>
 
@@ -39,6 +39,28 @@ TEST(RowMaxima, OfThreeAtATimeAreThePlainOnes) {
         float largest = 0;
         for (const float x : s) largest = std::max(largest, std::abs(x));
         EXPECT_EQ(largest_magnitude(s, plain), largest);
+      }
+    }
+  }
+}
+
+// A thread's first column is 2 (lane % 4); what a row sees may begin and end before, inside and behind the tile.
+TEST(Masks, LeaveTheKeysOfTheRangeAlone) {
+  constexpr int kTile = 384;  // first key of the tile
+  const std::vector<int> ends = {0, 300, 383, 384, 385, 386, 391, 392, 400, 447, 448, 510, 511, 512, 513, 900};
+  for (const int lane : {0, 1, 2, 3}) {
+    for (const int begin : ends) {
+      for (const int end : ends) {
+        float s[kScores];
+        std::fill(std::begin(s), std::end(s), 1.f);
+        const int begins[2] = {begin, 390}, ends_of_rows[2] = {end, 391};
+        mask_outside(s, begins, ends_of_rows, kTile + 2 * lane);
+        for_each_score(s, [&](float x, int r, int offset) {
+          const int key = kTile + 2 * lane + offset;
+          const bool seen = key >= begins[r] && key < ends_of_rows[r];
+          EXPECT_EQ(x, seen ? 1.f : -INFINITY)
+              << "key " << key << " of [" << begins[r] << ", " << ends_of_rows[r] << ")";
+        });
       }
     }
   }

@@ -8,6 +8,13 @@ namespace rootdk::cuda::ptx {
 inline float exp2_approximate(float x) { return std::exp2(x); }
 inline float reciprocal_approximate(float x) { return 1 / x; }
 inline float max_or_nan(float x, float y) { return std::isnan(x) || std::isnan(y) ? NAN : std::max(x, y); }
+inline std::uint32_t bit_mask(int first, int width) {
+  std::uint32_t mask = 0;
+  for (std::int64_t bit = first; bit < std::min<std::int64_t>(std::int64_t{first} + width, 32); ++bit)
+    mask |= 1u << bit;
+  return mask;
+}
+inline float unless_masked(float x, std::uint32_t word, std::uint32_t bit) { return word & bit ? x : -INFINITY; }
 
 inline float half_of(std::uint32_t pair, int which) {
   Float16 half;

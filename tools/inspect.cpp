@@ -42,9 +42,9 @@ const lab::HeadProfile* same_head(const lab::Inspection& inspection, const lab::
 
 void print(const std::vector<lab::Inspection>& sides, const Style& style) {
   for (std::size_t s = 0; s < sides.size(); ++s) {
-    std::printf("%s%s: %s, %lld parameters, %zu tokens, %zu heads\n", sides.size() > 1 ? (s ? "B  " : "A  ") : "",
+    std::printf("%s%s: %s, %lld parameters, %zu token%s, %zu heads\n", sides.size() > 1 ? (s ? "B  " : "A  ") : "",
                 sides[s].model.c_str(), sides[s].architecture.c_str(), static_cast<long long>(sides[s].parameters),
-                sides[s].ids.size(), sides[s].heads.size());
+                sides[s].ids.size(), sides[s].ids.size() == 1 ? "" : "s", sides[s].heads.size());
   }
   std::printf("\n");
   Table table(2);

@@ -142,7 +142,8 @@ class Inspection:
         ]
 
     def _title(self) -> str:
-        return f"{self.model}: {self.architecture}, {self.token_count} tokens, {len(self.heads)} heads"
+        tokens = "1 token" if self.token_count == 1 else f"{self.token_count} tokens"
+        return f"{self.model}: {self.architecture}, {tokens}, {len(self.heads)} heads"
 
     def __repr__(self) -> str:
         return "\n".join([self._title(), *text_table(_COLUMNS, self._lines())])

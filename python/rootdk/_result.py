@@ -21,7 +21,8 @@ SUMMARY_COLUMNS = (
 
 
 class HeadSummary(NamedTuple):
-    """One head over all batches and rows; NaN where the statistic was not asked for."""
+    """One head over all batches and the rows that see a key; NaN where there are none, or the statistic was not asked
+    for."""
 
     head: int
     effective_keys: float  # exp of the mean entropy: how many keys a row reads
@@ -75,12 +76,21 @@ class AttentionResult:
         return AttentionResult(change(self.out), {name: change(x) for name, x in self.stats().items()})
 
     def _rows_of_heads(self, name: str) -> Optional[List[List[float]]]:
-        """For each head the values of all its rows, over the batch."""
+        """For each head the values of the rows that see a key (all where max_logit is not there), over the batch."""
         if getattr(self, name) is None:
             return None
         batches = as_lists(getattr(self, name))
+        logits = as_lists(self.max_logit if self.max_logit is not None else getattr(self, name))
         heads = len(batches[0]) if batches else 0
-        return [[value for batch in batches for value in batch[head]] for head in range(heads)]
+        return [
+            [
+                value
+                for values, tops in zip(batches, logits)
+                for value, top in zip(values[head], tops[head])
+                if top != -math.inf
+            ]
+            for head in range(heads)
+        ]
 
     def summary(self) -> List[HeadSummary]:
         """One line a head."""
@@ -95,7 +105,7 @@ class AttentionResult:
                 HeadSummary(
                     head,
                     math.exp(_mean(entropy[head])) if entropy else math.nan,
-                    max(max_logit[head], default=math.nan) if max_logit else math.nan,
+                    max(max_logit[head], default=-math.inf) if max_logit else math.nan,
                     _mean(max_weight[head]) if max_weight else math.nan,
                     sum(x > _SATURATED for x in known) / len(known) if known else math.nan,
                 )
@@ -140,7 +150,12 @@ class AttentionResult:
         return None
 
     def _curves(self, batch: int) -> List[List[float]]:
-        return [[math.exp(value) for value in head] for head in as_lists(self.entropy)[batch]]
+        entropy = as_lists(self.entropy)[batch]
+        logits = as_lists(self.max_logit)[batch] if self.max_logit is not None else entropy
+        return [
+            [0.0 if top == -math.inf else math.exp(value) for value, top in zip(values, tops)]
+            for values, tops in zip(entropy, logits)
+        ]
 
     def _draw(self, batch: int) -> "_svg.Svg":
         maps = self._maps(batch)
@@ -152,11 +167,12 @@ class AttentionResult:
             top = max((x for values in curves for x in values if math.isfinite(x)), default=1.0)
             pictures = [_svg.curve(values, top) for values in curves]
             note = f"how many keys each query reads (exp of the entropy), 0 to {top:.1f}"
-        table = self.summary()
-        labels = [
-            f"head {head}" + (f": {table[head].effective_keys:.1f} keys" if self.entropy is not None else "")
-            for head in range(len(pictures))
-        ]
+        labels = [f"head {head}" for head in range(len(pictures))]
+        if self.entropy is not None:
+            labels = [
+                f"head {row.head}: " + ("no keys" if row.max_logit == -math.inf else f"{row.effective_keys:.1f} keys")
+                for row in self.summary()
+            ]
         return _svg.panels(f"attention {list(self.out.shape)}", pictures, labels, note)
 
     def _plot_with_matplotlib(self, path: Union[str, Path], batch: int) -> None:

@@ -99,6 +99,17 @@ def test_rows_without_keys_do_not_spoil_the_table():
     assert (result.lse == -numpy.inf).any()
     assert all(math.isfinite(row.max_logit) and math.isfinite(row.effective_keys) for row in result.summary())
     picture_of(result.plot())
+    # The seven rows that see keys read what they read without the two others.
+    last = rootdk.attention(q[:, :, 2:], k, v, causal=True, stats=True).summary()
+    assert [row[1:] for row in result.summary()] == [pytest.approx(row[1:]) for row in last]
+
+
+def test_a_head_that_sees_nothing_reads_no_key():
+    q, k, v = random_arrays(kv_len=7)
+    result = rootdk.attention(q, k, v, mask=numpy.zeros((1, 1, 1, 7), bool), stats=True)
+    assert all(math.isnan(row.effective_keys) and row.max_logit == -math.inf for row in result.summary())
+    picture_of(result.plot())
+    assert "0 to 0.0" in result.plot() and "head 0: no keys" in result.plot()
 
 
 def test_nothing_to_plot():

@@ -21,7 +21,7 @@ struct HeadProfile {
   std::int64_t rows = 0, keys = 0;
 
   double entropy = 0;         // nats
-  double effective_keys = 0;  // exp(entropy)
+  double effective_keys = 0;  // exp(entropy), the mean over rows
   double max_logit = 0;       // the largest of all rows
   double saturation = 0;      // share of rows with a weight over 0.9
   double gradient_left = 0;   // 1 - sum p^2

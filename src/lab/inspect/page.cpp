@@ -160,9 +160,8 @@ void write_rules(std::ostream& html, const Inspection& side) {
   html << (head.map_rows == head.rows && head.map_columns == head.keys
                ? "Every cell is one exact weight. "
                : "A cell is the mean over its queries of the weight summed over its keys. ");
-  html << "Entropy, effective keys (e^entropy), the largest logit, saturated rows (a weight over 0.9), gradient left "
-          "(1 − "
-          "Σp²) and sink mass (weight on key 0) are taken over all "
+  html << "Entropy, effective keys (the mean of e^entropy), the largest logit, saturated rows (a weight over 0.9), "
+          "gradient left (1 − Σp²) and sink mass (weight on key 0) are taken over all "
        << head.rows
        << " rows, inside the kernel. Distance and the shares behind the labels come from the exact weights of "
        << head.sampled_rows << (head.sampled_rows == head.rows ? " rows: all of them" : " evenly spaced rows")
@@ -211,10 +210,11 @@ std::string inspection_page(std::span<const Inspection> sides) {
   for (const Inspection& side : sides) {
     // Two texts may be read by one model: the letter and the text tell them apart.
     const char* letter = sides.size() == 1 ? "" : &side == sides.data() ? "A: " : "B: ";
+    const std::size_t read = (side.encoder_ids.empty() ? side.ids : side.encoder_ids).size();
     html << "<section><h2>" << letter << escape_html(side.model) << "</h2><blockquote>"
          << escape_html(beginning_of_text(side)) << "</blockquote><p>" << escape_html(side.architecture) << ", "
-         << side.parameters << " parameters; " << (side.encoder_ids.empty() ? side.ids : side.encoder_ids).size()
-         << " tokens" << (side.encoder_ids.empty() ? "" : ", answered with " + std::to_string(side.ids.size())) << "; "
+         << side.parameters << " parameters; " << read << (read == 1 ? " token" : " tokens")
+         << (side.encoder_ids.empty() ? "" : ", answered with " + std::to_string(side.ids.size())) << "; "
          << side.heads.size() << " heads.</p>";
     write_overview(html, side);
     html << "</section>";

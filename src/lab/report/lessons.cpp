@@ -46,6 +46,105 @@ struct Example {
   std::vector<double> weights(const AttentionParams& params) const { return weights_of(Bench{}, q, k, params)[0]; }
 };
 
+Figure sinusoidal_figure() {
+  Tensor table(DType::f32, {48, 64});
+  sinusoidal_positions(table, {.layout = SinusoidalLayout::concatenated});
+  Figure figure{.kind = Figure::Kind::heat_map,
+                .title = "Sinusoidal",
+                .x_label = "dimension",
+                .y_label = "position",
+                .caption =
+                    "Added to the input: sines on the left, cosines on the right, from fast to slow. Blue is "
+                    "positive, red negative."};
+  for (std::size_t i = 0; i < 48; ++i) {
+    auto& row = figure.matrix.emplace_back();
+    for (std::size_t d = 0; d < 64; ++d) row.push_back(table.values<float>()[i * 64 + d]);
+  }
+  return figure;
+}
+
+// Before and after training.
+std::vector<Figure> learned_figures() {
+  LearnedPositions learned = train_positions(7);
+  const auto picture = [](const char* title, const std::string& caption, std::vector<std::vector<double>> scores) {
+    return Figure{.kind = Figure::Kind::heat_map,
+                  .title = title,
+                  .x_label = "position of the key",
+                  .y_label = "position of the query",
+                  .caption = caption,
+                  .matrix = std::move(scores)};
+  };
+  return {
+      picture("Learned: before training",
+              "A free vector a position, added to the input. Shown is the score that two positions give each "
+              "other: noise.",
+              std::move(learned.before)),
+      picture("Learned: after training",
+              "The same after learning to say the token that stood one before (" + fixed(100 * learned.accuracy, 0) +
+                  " % right): each query position has found the key position before it, pair by pair.",
+              std::move(learned.after))};
+}
+
+// One constant vector, rotated by its position: how q.k then falls and swings with distance.
+Figure rope_figure() {
+  constexpr std::int64_t kLength = 128, kDim = 64;
+  Tensor x(DType::f32, {1, 1, kLength, kDim});
+  for (float& value : x.values<float>()) value = 1 / std::sqrt(static_cast<float>(kDim));
+  rope(x, x);
+  Figure figure{
+      .title = "RoPE",
+      .x_label = "distance",
+      .y_label = "q·k of equal unit vectors",
+      .caption = "Rotates q and k by their positions: the score depends on the distance alone, and fades on the whole.",
+      .series = {{.name = "d_k = 64"}}};
+  for (std::int64_t i = 0; i < kLength; ++i) {
+    double dot = 0;
+    for (std::int64_t d = 0; d < kDim; ++d)
+      dot += double{x.values<float>()[static_cast<std::size_t>(d)]} *
+             x.values<float>()[static_cast<std::size_t>(i * kDim + d)];
+    figure.series[0].x.push_back(static_cast<double>(i));
+    figure.series[0].y.push_back(dot);
+  }
+  return figure;
+}
+
+Figure t5_figure() {
+  Figure figure{
+      .title = "T5 buckets",
+      .x_label = "distance i − j",
+      .y_label = "bucket",
+      .caption = "Added to the logits: one learned number a bucket; near distances have their own, far ones share.",
+      .series = {{.name = "bidirectional"}, {.name = "causal"}}};
+  for (std::int64_t distance = -140; distance <= 140; ++distance) {
+    figure.series[0].x.push_back(static_cast<double>(distance));
+    figure.series[0].y.push_back(static_cast<double>(t5_bucket(distance)));
+    if (distance < 0) continue;
+    figure.series[1].x.push_back(static_cast<double>(distance));
+    figure.series[1].y.push_back(static_cast<double>(t5_bucket(distance, {.bidirectional = false})));
+  }
+  return figure;
+}
+
+Figure alibi_figure() {
+  Tensor slopes(DType::f32, {8});
+  alibi_slopes(slopes);
+  Figure figure{.title = "ALiBi",
+                .x_label = "distance i − j",
+                .y_label = "added to the logit",
+                .caption =
+                    "A straight line a head, each half as steep as the head before (every other one is drawn): "
+                    "near-sighted and far-sighted heads, nothing learned."};
+  for (std::size_t h = 0; h < 8; h += 2) {
+    Series series{.name = "head " + std::to_string(h)};
+    for (int distance = 0; distance <= 64; distance += 8) {
+      series.x.push_back(distance);
+      series.y.push_back(-double{slopes.values<float>()[h]} * distance);
+    }
+    figure.series.push_back(std::move(series));
+  }
+  return figure;
+}
+
 }  // namespace
 
 std::string lesson_why_square_root() {
@@ -66,7 +165,7 @@ std::string lesson_why_square_root() {
        << ". To come back to variance 1 we need " << mathml(R"(c^2 = d_k)") << ", so " << mathml(R"(c = \sqrt{d_k})")
        << ".</li>"
        << "<li>Dividing by d_k would leave variance " << mathml(R"(d_k / d_k^2 = 1 / d_k)")
-       << ": with d_k = 64 all scores lie within ±0.25, and softmax treats all keys alike.</li>"
+       << ": with d_k = 64 nearly all scores lie within ±0.25, and softmax treats all keys alike.</li>"
        << "<li>Dividing by " << mathml(R"(\sqrt{d_{model}})")
        << " would use the wrong count: a head sums d_k products, not d_model. It leaves variance "
        << mathml(R"(d_k / d_{model})") << ", one over the number of heads.</li></ol>"
@@ -75,9 +174,9 @@ std::string lesson_why_square_root() {
           "0, 0, −1] = 2 + 0 + 0 − 1 = 1</li></ul>"
        << "<p>softmax of 5, 3, 1 is " << joined(unscaled, 3)
        << ". Divided by √4 = 2 the scores are 2.5, 1.5, 0.5, and the weights " << joined(scaled, 3)
-       << ": the same order, but every key is heard. With d_k = 512 the same picture has scores near ±22, and without "
-          "the division the first key would get "
-       << "all but 10⁻⁹ of the weight.</p></div></section>";
+       << ": the same order, but every key is heard. With d_k = 512 scores are √(512/4) = 11.3 times as large: 56.6, "
+          "33.9, 11.3. Without the division the first key would get all but 1.5·10⁻¹⁰ of the "
+          "weight.</p></div></section>";
   return html.str();
 }
 
@@ -128,101 +227,9 @@ std::string lesson_three_scores() {
 }
 
 std::string lesson_position_encodings() {
-  std::vector<Figure> all;
-  {
-    Tensor table(DType::f32, {48, 64});
-    sinusoidal_positions(table, {.layout = SinusoidalLayout::concatenated});
-    Figure figure{.kind = Figure::Kind::heat_map,
-                  .title = "Sinusoidal",
-                  .x_label = "dimension",
-                  .y_label = "position",
-                  .caption =
-                      "Added to the input: sines on the left, cosines on the right, from fast to slow. Blue is "
-                      "positive, red negative."};
-    for (std::size_t i = 0; i < 48; ++i) {
-      auto& row = figure.matrix.emplace_back();
-      for (std::size_t d = 0; d < 64; ++d) row.push_back(table.values<float>()[i * 64 + d]);
-    }
-    all.push_back(std::move(figure));
-  }
-  {
-    LearnedPositions learned = train_positions(7);
-    const std::string accuracy = fixed(100 * learned.accuracy, 0);
-    const auto picture = [&](const char* title, const std::string& caption, std::vector<std::vector<double>> scores) {
-      all.push_back({.kind = Figure::Kind::heat_map,
-                     .title = title,
-                     .x_label = "position of the key",
-                     .y_label = "position of the query",
-                     .caption = caption,
-                     .matrix = std::move(scores)});
-    };
-    picture(
-        "Learned: before training",
-        "A free vector a position, added to the input. Shown is the score that two positions give each other: noise.",
-        std::move(learned.before));
-    picture("Learned: after training",
-            "The same after learning to say the token that stood one before (" + accuracy +
-                " % right): each query position has found the key position before it, pair by pair.",
-            std::move(learned.after));
-  }
-  {
-    // One constant vector, rotated by its position: how q.k then falls and swings with distance.
-    constexpr std::int64_t kLength = 128, kDim = 64;
-    Tensor x(DType::f32, {1, 1, kLength, kDim});
-    for (float& value : x.values<float>()) value = 1 / std::sqrt(static_cast<float>(kDim));
-    rope(x, x);
-    Figure figure{
-        .title = "RoPE",
-        .x_label = "distance",
-        .y_label = "q·k of equal unit vectors",
-        .caption =
-            "Rotates q and k by their positions: the score depends on the distance alone, and fades on the whole.",
-        .series = {{.name = "d_k = 64"}}};
-    for (std::int64_t i = 0; i < kLength; ++i) {
-      double dot = 0;
-      for (std::int64_t d = 0; d < kDim; ++d)
-        dot += double{x.values<float>()[static_cast<std::size_t>(d)]} *
-               x.values<float>()[static_cast<std::size_t>(i * kDim + d)];
-      figure.series[0].x.push_back(static_cast<double>(i));
-      figure.series[0].y.push_back(dot);
-    }
-    all.push_back(std::move(figure));
-  }
-  {
-    Figure figure{
-        .title = "T5 buckets",
-        .x_label = "distance i − j",
-        .y_label = "bucket",
-        .caption = "Added to the logits: one learned number a bucket; near distances have their own, far ones share.",
-        .series = {{.name = "bidirectional"}, {.name = "causal"}}};
-    for (std::int64_t distance = -140; distance <= 140; ++distance) {
-      figure.series[0].x.push_back(static_cast<double>(distance));
-      figure.series[0].y.push_back(static_cast<double>(t5_bucket(distance)));
-      if (distance < 0) continue;
-      figure.series[1].x.push_back(static_cast<double>(distance));
-      figure.series[1].y.push_back(static_cast<double>(t5_bucket(distance, {.bidirectional = false})));
-    }
-    all.push_back(std::move(figure));
-  }
-  {
-    Tensor slopes(DType::f32, {8});
-    alibi_slopes(slopes);
-    Figure figure{.title = "ALiBi",
-                  .x_label = "distance i − j",
-                  .y_label = "added to the logit",
-                  .caption =
-                      "A straight line a head, each half as steep as the one before: near-sighted and far-sighted "
-                      "heads, nothing learned."};
-    for (std::size_t h = 0; h < 8; h += 2) {
-      Series series{.name = "head " + std::to_string(h)};
-      for (int distance = 0; distance <= 64; distance += 8) {
-        series.x.push_back(distance);
-        series.y.push_back(-double{slopes.values<float>()[h]} * distance);
-      }
-      figure.series.push_back(std::move(series));
-    }
-    all.push_back(std::move(figure));
-  }
+  std::vector<Figure> all{sinusoidal_figure()};
+  for (Figure& figure : learned_figures()) all.push_back(std::move(figure));
+  all.insert(all.end(), {rope_figure(), t5_figure(), alibi_figure()});
   return "<section id=\"positions\"><h2>Where a token stands</h2><p>Attention does not know the order of its keys "
          "until something tells it.</p>" +
          figures(all) + "</section>";

@@ -5,24 +5,16 @@
 
 #include "core/strided.h"
 #include "rootdk/error.h"
+#include "support/error_of.h"
 #include "support/tensors.h"
 
 namespace rootdk {
 namespace {
 
 using test::doubles;
+using test::error_of;
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-template <class Body>
-std::string error_of(Body body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 TEST(Tensor, OwnsZeroedAlignedMemory) {
   Tensor t(DType::f32, {2, 3});

@@ -13,11 +13,13 @@
 #include "models/generate.h"
 #include "models/tokenizer.h"
 #include "rootdk/error.h"
+#include "support/error_of.h"
 
 namespace rootdk {
 namespace {
 
 using Json = nlohmann::json;
+using test::error_of;
 using ::testing::HasSubstr;
 namespace fs = std::filesystem;
 
@@ -29,16 +31,6 @@ Json config_of(const std::string& name) {
 }
 
 TransformerConfig parse(const Json& json) { return parse_config(json.dump(), "config.json"); }
-
-template <class Body>
-std::string error_of(Body body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 class Folder {
  public:

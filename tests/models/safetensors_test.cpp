@@ -12,12 +12,14 @@
 
 #include "models/safetensors_cases.h"
 #include "rootdk/error.h"
+#include "support/error_of.h"
 
 namespace rootdk {
 namespace {
 
 namespace fs = std::filesystem;
 using test::BadFile;
+using test::error_of;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -31,17 +33,6 @@ std::string good_file(std::string_view name) {
   }
   ADD_FAILURE() << "no case " << name;
   return {};
-}
-
-// The message of the Error that the action throws.
-template <class Action>
-std::string error_of(Action action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 // A folder of its own that is gone after the test.

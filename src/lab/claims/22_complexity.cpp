@@ -7,66 +7,80 @@
 
 namespace rootdk::lab {
 
-Finding quadratic_and_linear(const Bench& bench) {
+namespace {
+
+constexpr std::int64_t kModel = 128, kHeads = 2, kHeadDim = kModel / kHeads;
+
+struct Measurements {
+  std::vector<double> n, attention_seconds, feed_forward_seconds;
+};
+
+Measurements measure(const Bench& bench, const std::vector<std::int64_t>& lengths) {
   Random random(bench.seed, 22);
-  constexpr std::int64_t kModel = 128, kHeads = 2;
-  const std::vector<std::int64_t> lengths =
-      bench.quick ? std::vector<std::int64_t>{1024, 2048, 4096} : std::vector<std::int64_t>{1024, 2048, 4096, 8192};
   FeedForward feed_forward({.d_model = kModel, .d_ff = 4 * kModel});
   Parameters parameters;
   feed_forward.collect(parameters, "ff");
   for (const Parameter& parameter : parameters) {
     for (float& w : parameter.value->value().values<float>()) w = static_cast<float>(random.normal() * 0.05);
   }
-  std::vector<double> n, attention_seconds, feed_forward_seconds;
+  Measurements m;
   std::vector<Tensor> queries, keys, outs;    // of each length
   std::vector<std::function<void()>> bodies;  // attention and feed-forward of each length
   Context context{};
   for (std::int64_t length : lengths) {
-    n.push_back(static_cast<double>(length));
-    constexpr std::int64_t kHeadDim = kModel / kHeads;
+    m.n.push_back(static_cast<double>(length));
     queries.push_back(random.normal_tensor({1, kHeads, length, kHeadDim}));
     keys.push_back(random.normal_tensor({1, kHeads, length, kHeadDim}));
     outs.emplace_back(DType::f32, std::initializer_list<std::int64_t>{1, kHeads, length, kHeadDim});
-    bodies.push_back([&, i = n.size() - 1] { bench.attend(queries[i], keys[i], keys[i], outs[i], {}, {}); });
+    bodies.push_back([&, i = m.n.size() - 1] { bench.attend(queries[i], keys[i], keys[i], outs[i], {}, {}); });
     const Value x = make_value({length, kModel});
     for (float& value : x->value().values<float>()) value = static_cast<float>(random.normal());
     bodies.push_back([&context, &feed_forward, x] { feed_forward(context, x); });
   }
   const std::vector<double> seconds = best_of_rounds(bench.quick ? 4 : 5, bodies);
   for (std::size_t i = 0; i < seconds.size(); i += 2) {
-    attention_seconds.push_back(seconds[i]);
-    feed_forward_seconds.push_back(seconds[i + 1]);
+    m.attention_seconds.push_back(seconds[i]);
+    m.feed_forward_seconds.push_back(seconds[i + 1]);
   }
-  const Interval attention_exponent = power_law_exponent(n, attention_seconds);
-  const Interval feed_forward_exponent = power_law_exponent(n, feed_forward_seconds);
-  // Products alone: 4 n^2 d against 16 n d^2 meet at n = 4 d_model.
-  const double flops_crossing = 4.0 * kModel;
-  const double measured_crossing = n.back() * std::pow(feed_forward_seconds.back() / attention_seconds.back(),
-                                                       1 / (attention_exponent.value - feed_forward_exponent.value));
-  Finding finding{.quantity = "exponent of attention time over n",
-                  .expected = 2,
-                  .measured = attention_exponent,
-                  .samples = lengths.back()};
-  finding.details = {{"attention: exponent", 2, attention_exponent},
-                     {"feed-forward: exponent", 1, feed_forward_exponent},
-                     {"n where the products cost the same, d_model = 128", flops_crossing, exact(flops_crossing)},
-                     {"n where the measured times cross", std::nan(""), exact(measured_crossing)}};
+  return m;
+}
+
+Figure times_over_n(const Measurements& m) {
   Figure figure{.title = "Attention and feed-forward over n",
                 .x_label = "n",
                 .y_label = "ms of processor time",
                 .caption = "d_model = 128, two heads, feed-forward of 4 d_model.",
                 .log_x = true,
                 .log_y = true,
-                .series = {{.name = "attention", .x = n}, {.name = "feed-forward", .x = n}}};
-  for (double s : attention_seconds) figure.series[0].y.push_back(s * 1e3);
-  for (double s : feed_forward_seconds) figure.series[1].y.push_back(s * 1e3);
-  finding.figures.push_back(std::move(figure));
-  const bool holds = std::abs(attention_exponent.value - 2) < 0.35 && std::abs(feed_forward_exponent.value - 1) < 0.35;
+                .series = {{.name = "attention", .x = m.n}, {.name = "feed-forward", .x = m.n}}};
+  for (double s : m.attention_seconds) figure.series[0].y.push_back(s * 1e3);
+  for (double s : m.feed_forward_seconds) figure.series[1].y.push_back(s * 1e3);
+  return figure;
+}
+
+}  // namespace
+
+Finding quadratic_and_linear(const Bench& bench) {
+  const std::vector<std::int64_t> lengths =
+      bench.quick ? std::vector<std::int64_t>{1024, 2048, 4096} : std::vector<std::int64_t>{1024, 2048, 4096, 8192};
+  const Measurements m = measure(bench, lengths);
+  const Interval attention = power_law_exponent(m.n, m.attention_seconds);
+  const Interval feed_forward = power_law_exponent(m.n, m.feed_forward_seconds);
+  // Products alone: 4 n^2 d against 16 n d^2 meet at n = 4 d_model.
+  const double flops_crossing = 4.0 * kModel;
+  const double measured_crossing = m.n.back() * std::pow(m.feed_forward_seconds.back() / m.attention_seconds.back(),
+                                                         1 / (attention.value - feed_forward.value));
+  Finding finding{
+      .quantity = "exponent of attention time over n", .expected = 2, .measured = attention, .samples = lengths.back()};
+  finding.details = {{"attention: exponent", 2, attention},
+                     {"feed-forward: exponent", 1, feed_forward},
+                     {"n where the products cost the same, d_model = 128", flops_crossing, exact(flops_crossing)},
+                     {"n where the measured times cross", std::nan(""), exact(measured_crossing)}};
+  finding.figures.push_back(times_over_n(m));
+  const bool holds = std::abs(attention.value - 2) < 0.35 && std::abs(feed_forward.value - 1) < 0.35;
   finding.verdict = holds ? Verdict::holds : Verdict::does_not_hold;
   finding.note = holds ? "Every query meets every key, but every token meets the feed-forward layer once; below about "
-                         "n = 4 d_model the "
-                         "feed-forward layer is the dearer of the two."
+                         "n = 4 d_model the feed-forward layer is the dearer of the two."
                        : "The times do not grow as n^2 and n.";
   return finding;
 }

@@ -45,7 +45,8 @@ constexpr TileShape tile_shape(int head_dim, Variant variant) {
   const bool rich = variant == Variant::rich, brief = variant == Variant::brief;
   constexpr Tuning kOrdered{.order_after_max = true, .max_chains = 4, .early_token = 0};
   constexpr Tuning kPlain{.order_after_max = true, .max_chains = 4, .early_token = 0, .integer_max = true};
-  constexpr Tuning kLoaded{.rescale_under_qk = true, .order_after_max = true, .integer_max = true};
+  constexpr Tuning kLoaded{.rescale_under_qk = true, .order_after_max = true};
+  constexpr Tuning kLoadedPlain{.rescale_under_qk = true, .order_after_max = true, .integer_max = true};
   constexpr Tuning kNarrow{.max_chains = 4, .integer_max = true};
   constexpr Tuning kShort{.integer_max = true};
   switch (head_dim) {
@@ -57,8 +58,8 @@ constexpr TileShape tile_shape(int head_dim, Variant variant) {
       return {112, 3, 1, kOrdered};
     case 128:
       if (rich) return {128, 2, 3, {}};
-      if (variant == Variant::full_sampled || variant == Variant::alibi) return {128, 2, 3, kLoaded};
-      return {128, 2, 3, kPlain};
+      if (variant == Variant::alibi) return {128, 2, 3, kLoaded};
+      return {128, 2, 3, variant == Variant::full_sampled ? kLoadedPlain : kPlain};
     case 192:
       if (rich) return {96, 2, 1, {}};
       return brief ? TileShape{64, 2, 2, kShort} : TileShape{112, 2, 1, kOrdered};

@@ -368,8 +368,9 @@ class Consumer {
   template <SoftmaxStep Step>
   __device__ __forceinline__ void capped_softmax() {
     const Softcap& cap = p_.terms.softcap;
+    const float none[2] = {-INFINITY, -INFINITY};
     float maximum[2];
-    row_maxima<C::kTuning.max_chains>(s_, maximum);
+    row_maxima_above<C::kTuning.max_chains>(s_, none, maximum);
     const float largest = largest_magnitude(s_, maximum);
     const auto finish = [&](auto capped_plus) {
       float negated[2];

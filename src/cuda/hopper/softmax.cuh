@@ -28,9 +28,9 @@ __device__ __forceinline__ float quad_sum(float x) {
 }
 
 // ptxas moves the wait for products up across arithmetic that does not touch them. A volatile store whose predicate
-// depends on that arithmetic stays in front of the wait. It stores, if ever, to a word that nobody reads.
+// depends on that arithmetic stays in front of the wait. It stores where a or b is NaN, to a word that nobody reads.
 __device__ __forceinline__ void order_point(float a, float b, std::uint32_t word) {
-  asm volatile("{.reg .pred same; setp.eq.f32 same, %0, %1; @same st.volatile.shared.f32 [%2], %0;}" ::"f"(a), "f"(b),
+  asm volatile("{.reg .pred lost; setp.nan.f32 lost, %0, %1; @lost st.volatile.shared.f32 [%2], %0;}" ::"f"(a), "f"(b),
                "r"(word)
                : "memory");
 }

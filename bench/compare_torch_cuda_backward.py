@@ -11,7 +11,7 @@ import ctypes
 
 import compare_torch_cuda
 import torch
-from compare_torch_cuda import POINTER, Rootdk, attended_pairs, interleaved, random, torch_attention, view
+from compare_torch_cuda import POINTER, Rootdk, attended_pairs, feature_turns, interleaved, random, torch_attention, view
 from torch.nn.attention import SDPBackend
 
 ROUNDS = 5
@@ -113,7 +113,7 @@ def compare(library, report, b, h, n, dim, causal):
         errors = {name: error(call(), truth) for name, call in contenders.items()}
     first = [g.clone() for g in ours.run()]
     same = all(torch.equal(a, b) for a, b in zip(first, ours.run()))
-    ms = interleaved(contenders, rounds=ROUNDS, shuffle=True)
+    ms = interleaved(contenders, rounds=ROUNDS)
     flops = 10.0 * b * h * dim * (n * n * (0.5 if causal else 1.0))
     row = {"dim": dim, "causal": int(causal), "heads": b * h, "n": n}
     row |= {f"{name}_tflops": flops / t * 1e-9 for name, t in ms.items()}
@@ -161,11 +161,9 @@ def section_features(library, args, report):
         "relative table": (q, k, v, grad_out, causal | {"relative_table": table, "relative_zero": 128}, pairs),
         "dropout 0.1": (q, k, v, grad_out, causal | {"dropout": 0.1, "seed": 1}, pairs),
     }
-    # Slow kernels rest the card for whoever comes next: they are compared with causal among themselves.
-    slow = ("relative table", "dropout 0.1")
-    for names in ([name for name in cases if name not in slow], ["causal", *slow]):
+    for names in feature_turns(cases):
         calls = {name: RootdkBackward(library, *cases[name][:5]) for name in names}
-        ms = interleaved({name: call.run for name, call in calls.items()}, rounds=2 * ROUNDS, shuffle=True)
+        ms = interleaved({name: call.run for name, call in calls.items()}, rounds=2 * ROUNDS)
         rate = {name: 10.0 * dim * cases[name][5] / ms[name] * 1e-9 for name in names}
         for name in names:
             report.add(feature=name, tflops=rate[name], of_causal=rate[name] / rate["causal"])

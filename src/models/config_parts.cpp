@@ -201,6 +201,8 @@ TransformerConfig parse_language_model(const JsonFields& fields) {
 TransformerConfig make_config(const LanguageModelConfig& settings) {
   const Json none = Json::object();
   const JsonFields fields(none, "language model");
+  require(settings.heads > 0 && settings.d_model % settings.heads == 0, "language model: d_model ", settings.d_model,
+          " is not a multiple of heads ", settings.heads);
   TransformerConfig config;
   config.architecture = "rootdk_lm";
   config.d_model = settings.d_model;
@@ -215,8 +217,9 @@ TransformerConfig make_config(const LanguageModelConfig& settings) {
   if (settings.qk_norm) block.attention.qk_norm = block.norm;
   const std::string& encoding = settings.position_encoding;
   if (encoding == "rope") {
-    require(settings.heads > 0 && settings.d_model % (2 * settings.heads) == 0,
-            "language model: rope needs an even head_dim; d_model ", settings.d_model, " and heads ", settings.heads);
+    const std::int64_t head_dim = settings.d_model / settings.heads;
+    require(head_dim % 2 == 0, "language model: rope needs an even head_dim, and d_model ", settings.d_model,
+            " / heads ", settings.heads, " is ", head_dim);
     config.positions = PositionEncoding::rotary;
     block.attention.rotary = true;
   } else if (encoding == "learned") {

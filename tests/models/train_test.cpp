@@ -2,6 +2,7 @@
 
 #include "models/train.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -12,10 +13,12 @@
 #include "models/checkpoint.h"
 #include "models/generate.h"
 #include "models/tokenizer.h"
-#include "rootdk/error.h"
+#include "support/error_of.h"
 
 namespace rootdk {
 namespace {
+
+using testing::HasSubstr;
 
 const char* const kText =
     "The quick brown fox jumps over the lazy dog. A wizard's job is to vex chumps quickly in fog.\n"
@@ -142,16 +145,18 @@ TEST(Train, SurvivesBeingKilled) {
 }
 
 TEST(Train, RefusesSettingsThatCannotWork) {
-  TrainSettings settings = small_settings();
-  settings.model.context = 1000;
-  EXPECT_THROW(Trainer(settings, kText), Error);
-  settings = small_settings();
-  settings.model.heads = 5;
-  EXPECT_THROW(Trainer(settings, kText), Error);
-  settings = small_settings();
-  settings.tokenizer = "word";
-  EXPECT_THROW(Trainer(settings, kText), Error);
-  EXPECT_THROW(Trainer(small_settings(), "\xFF not UTF-8"), Error);
+  const auto message = [](void (*spoil)(TrainSettings&), const char* text = kText) {
+    TrainSettings settings = small_settings();
+    spoil(settings);
+    return test::error_of([&] { Trainer(settings, text); });
+  };
+  EXPECT_THAT(message([](TrainSettings& s) { s.model.context = 1000; }), HasSubstr("1000"));
+  EXPECT_EQ(message([](TrainSettings& s) { s.model.heads = 5; }),
+            "language model: d_model 32 is not a multiple of heads 5");
+  EXPECT_EQ(message([](TrainSettings& s) { s.model.heads = 32; }),
+            "language model: rope needs an even head_dim, and d_model 32 / heads 32 is 1");
+  EXPECT_THAT(message([](TrainSettings& s) { s.tokenizer = "word"; }), HasSubstr("word"));
+  EXPECT_THAT(message([](TrainSettings&) {}, "\xFF not UTF-8"), HasSubstr("UTF-8"));
 }
 
 }  // namespace

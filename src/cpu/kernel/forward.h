@@ -123,12 +123,16 @@ class ForwardKernel {
     }
   }
 
-  template <class Attend>
-  void visit(int group, int64_t tile, Attend& attend) {
+  // The keys of a tile that any row of a group sees, from the start of a panel on.
+  Range keys_of_tile(int group, int64_t tile) const {
     const Range range = ranges_[group];
     const int64_t tile_end = tile + tile_ < block_.keys.end ? tile + tile_ : block_.keys.end;
-    const int64_t begin = range.begin > tile ? range.begin / kPanel * kPanel : tile;
-    const int64_t end = range.end < tile_end ? range.end : tile_end;
+    return {range.begin > tile ? range.begin / kPanel * kPanel : tile, range.end < tile_end ? range.end : tile_end};
+  }
+
+  template <class Attend>
+  void visit(int group, int64_t tile, Attend& attend) {
+    const auto [begin, end] = keys_of_tile(group, tile);
     if (begin >= end) return;
     const int first_row = group * kRows, rows = smaller(kRows, block_.row_count - first_row);
     if (!rule_.has_block_mask) return attend(piece(first_row, rows, begin, end));
@@ -361,62 +365,6 @@ class ForwardKernel {
   Fetcher fetcher_;
   Range ranges_[kMaxGroups];
   bool empty_[kMaxGroups];  // groups of rows whose part of state.out holds nothing yet
-};
-
-// Weights of rows whose softmax is known, for column_mass and for the exact weights of chosen rows.
-template <class Gemm>
-class WeightsKernel : private ForwardKernel<Gemm> {
-  using Base = ForwardKernel<Gemm>;
-  using typename Base::Piece;
-
- public:
-  explicit WeightsKernel(const WeightsBlock& weights) : Base(weights.block), weights_(weights) {}
-
-  void run() {
-    this->group_ranges();
-    const ForwardBlock& block = this->block_;
-    for (int64_t tile = block.keys.begin; tile < block.keys.end; tile += this->tile_) {
-      const int64_t tile_end = tile + this->tile_ < block.keys.end ? tile + this->tile_ : block.keys.end;
-      for (int group = 0; group * Base::kRows < block.row_count; ++group) {
-        const auto range = this->ranges_[group];
-        const int64_t begin = range.begin > tile ? range.begin / Base::kPanel * Base::kPanel : tile;
-        const int64_t end = range.end < tile_end ? range.end : tile_end;
-        const int first_row = group * Base::kRows;
-        if (begin < end) weigh(this->piece(first_row, smaller(Base::kRows, block.row_count - first_row), begin, end));
-      }
-    }
-  }
-
- private:
-  void weigh(const Piece& p) {
-    this->score(p);
-    const float scale = this->rule_.transforms ? 1.0f : this->rule_.scale;
-    for (int i = 0; i < p.rows; ++i) {
-      float* row = this->scratch_.scores + i * this->stride_;
-      const int r = p.first_row + i;
-      form_logits({row, p.first_key, p.keys, p.columns}, this->rule_, this->block_.rows[r]);
-      const Vec factor = Simd::set1(weights_.factor[r]), offset = Simd::set1(-(weights_.max[r] * scale));
-      for (int t = 0; t < p.columns; t += kWidth) {
-        const Vec x = Simd::fma(Simd::load(row + t), Simd::set1(scale), offset);
-        Simd::store(row + t, Simd::mul(exp2(x), factor));
-      }
-      if (weights_.column_sums) add_columns(p, row);
-      if (weights_.weights) {
-        float* to = weights_.weights[r] + p.first_key * weights_.weights_stride;
-        for (int t = 0; t < p.keys; ++t) to[t * weights_.weights_stride] = row[t];
-      }
-    }
-  }
-
-  void add_columns(const Piece& p, const float* row) {
-    float* sums = weights_.column_sums + (p.first_key - this->block_.keys.begin);
-    int t = 0;
-    for (; t + kWidth <= p.keys; t += kWidth)
-      Simd::store(sums + t, Simd::add(Simd::load(sums + t), Simd::load(row + t)));
-    for (; t < p.keys; ++t) sums[t] += row[t];
-  }
-
-  const WeightsBlock& weights_;
 };
 
 // out rows = state.out * factor, in the caller's element type.

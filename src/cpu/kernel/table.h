@@ -3,6 +3,7 @@
 // The table of one target, from its product (Gemm) and its packing. Included once per target: internal linkage.
 
 #include "cpu/kernel/forward.h"
+#include "cpu/kernel/weights.h"
 
 namespace rootdk::cpu {
 namespace {

@@ -12,12 +12,12 @@ namespace rootdk::cpu {
 
 enum class CacheKind : int32_t { f32, bf16, f16, i8, f8e4m3 };
 
-// Keys are found in groups of 16 that never cross a page, scored in tiles of 32 or 64 (which, the type of the cache
-// says), and summed in chunks of 1024. All three begin at multiples of their size, counted from position 0 of the
+// Keys are found in groups of 16 that never cross a page, scored in tiles of 32, 64 or 128 (which, the type of the
+// cache says), and summed in chunks of 1024. All three begin at multiples of their size, counted from position 0 of the
 // sequence: how a row's keys are cut depends on nothing else, which is why its result has the same bits in any batch
 // and for any number of threads.
 constexpr int kGroupKeys = 16;
-constexpr int kMaxTileKeys = 64;
+constexpr int kMaxTileKeys = 128;
 constexpr int kChunkKeys = 1024;
 
 // The rows of a query block are computed four at a time.

@@ -128,6 +128,59 @@ TEST_P(LongCaches, KeysThatARowDoesNotReadMayHoldAnything) {
   EXPECT_TRUE(std::isnan(doubles(out.view().slice(2, 5, 6)).front()));
 }
 
+struct Outliers {
+  const char* name;
+  float first_query, first_key;  // factors on the first number of each row
+  float odd_values;              // factor on the values of every other token
+};
+
+// The largest error of the chosen kernels against the reference, relative to the largest output.
+double error_of(DType dtype, const Outliers& outliers, std::int64_t head_dim, std::int64_t value_dim) {
+  constexpr std::int64_t kTokens = 300;
+  Tensor q = random_tensor(DType::f32, {1, kHeads, 3, head_dim}, 7);
+  Tensor k = random_tensor(DType::f32, {1, kKvHeads, kTokens, head_dim}, 8);
+  Tensor v = random_tensor(DType::f32, {1, kKvHeads, kTokens, value_dim}, 9);
+  const auto scale = [](Tensor& rows, std::int64_t dim, auto factor_of) {
+    std::int64_t i = 0;
+    for (float& x : rows.values<float>()) {
+      x *= factor_of(i / dim, i % dim);
+      ++i;
+    }
+  };
+  scale(q, head_dim, [&](std::int64_t, std::int64_t d) { return d == 0 ? outliers.first_query : 1.0f; });
+  scale(k, head_dim, [&](std::int64_t, std::int64_t d) { return d == 0 ? outliers.first_key : 1.0f; });
+  scale(v, value_dim, [&](std::int64_t row, std::int64_t) { return row % 2 == 1 ? outliers.odd_values : 1.0f; });
+  KvCache cache({.dtype = dtype,
+                 .kv_heads = kKvHeads,
+                 .head_dim = head_dim,
+                 .value_dim = value_dim,
+                 .page_size = 16,
+                 .pages = 20});
+  const KvStep step{.sequence = cache.open(), .tokens = kTokens};
+  append(cache, k, v, {&step, 1});
+  const auto attended = [&](const std::string& target) {
+    Tensor out(DType::f32, {1, kHeads, 3, value_dim});
+    attend(cache, q, out, {{.sequence = step.sequence, .tokens = 3}}, {}, {}, {.target = target});
+    return convert(out, DType::f64);
+  };
+  return difference(attended("reference"), attended("")).relative();
+}
+
+// Numbers of one tile that differ by many orders of magnitude: kernels have scales of their own for queries and
+// weights.
+TEST_P(LongCaches, OutliersAgreeWithTheReference) {
+  // Kernels of int8 give a row of q one scale, and its largest number 15 bits.
+  const double tolerance = GetParam() == DType::i8 ? 1e-3 : 2e-4;
+  for (const Outliers& outliers :
+       {Outliers{"none", 1.0f, 1.0f, 1.0f}, Outliers{"queries", 30.0f, 0.03f, 1.0f},
+        Outliers{"keys", 1e-3f, 100.0f, 1.0f}, Outliers{"large values", 1.0f, 1.0f, 1e4f},
+        Outliers{"small values", 1.0f, 1.0f, 1e-4f}, Outliers{"zeros among the values", 1.0f, 1.0f, 0.0f}}) {
+    EXPECT_LT(error_of(GetParam(), outliers, 128, 128), tolerance) << outliers.name;
+    EXPECT_LT(error_of(GetParam(), outliers, 200, 72), tolerance)
+        << outliers.name << ", dimensions that fill no vector";
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Types, LongCaches,
                          testing::Values(DType::f32, DType::bf16, DType::f16, DType::i8, DType::f8e4m3),
                          [](const auto& info) { return std::string(name_of(info.param)); });

@@ -138,12 +138,17 @@ class DecodeKernel {
   void find(int64_t position, int64_t limit, KeyTile& tile) const {
     const CachedKeys& c = block_.cache;
     tile.begin = position;
-    for (int g = 0; g < KeyTile::kGroups; ++g) {
+    int64_t logical_page = position / c.page_size, token = position % c.page_size;
+    for (int g = 0; g < KeyTile::kGroups; ++g, token += kGroupKeys) {
+      if (token >= c.page_size) {
+        ++logical_page;
+        token = 0;
+      }
       const int64_t begin = position + g * kGroupKeys;
       const int64_t end = begin + kGroupKeys < limit ? begin + kGroupKeys : limit;
       tile.keys[g] = 0;
       if (begin >= end || inside(begin, end, block_.evicted) || inside(begin, end, block_.unseen)) continue;
-      const int64_t page = c.pages[begin / c.page_size], token = begin % c.page_size;
+      const int64_t page = c.pages[logical_page];
       tile.keys[g] = static_cast<int>(end - begin);
       tile.k[g] = static_cast<const Element*>(c.k) + page * c.k_page_stride + token * block_.head_dim;
       tile.v[g] = static_cast<const Element*>(c.v) + page * c.v_page_stride + token * block_.value_dim;

@@ -8,8 +8,6 @@
 namespace rootdk::cpu {
 namespace {
 
-inline float inverse_of(float x) { return x > 0.0f ? 1.0f / x : 0.0f; }
-
 template <class Lanes>
 struct FourKeyScores {
   using Element = typename Lanes::Element;
@@ -27,7 +25,7 @@ struct FourKeyScores {
 
   struct Query {
     const Lane* rows;
-    float scales[kRowBlock];  // what a score is multiplied by
+    float scales[kRowBlock];  // what a score is multiplied by: 1
     int planes;               // of queries and of weights
   };
 
@@ -37,11 +35,9 @@ struct FourKeyScores {
     Query query{to, {1.0f, 1.0f, 1.0f, 1.0f}, q_is_bf16 ? 1 : Lanes::kMaxPlanes};
     for (int r = 0; r < kRowBlock; ++r) {
       const float* from = q + r * head_dim;
-      if (r < rows) query.scales[r] = Lanes::query_factor(from, head_dim);
-      const Vec inverse = Simd::set1(inverse_of(query.scales[r]));
       auto part = [&](int d) {
         const int there = r < rows ? smaller(head_dim - d, kWidth) : 0;
-        return there > 0 ? Simd::mul(Simd::load_first(from + d, there), inverse) : Simd::zero();
+        return there > 0 ? Simd::load_first(from + d, there) : Simd::zero();
       };
       for (int d = 0; d < stride; d += kPackedLanes) {
         Lanes::split(part(d), part(d + kWidth), query.planes, to + r * stride + d, kRowBlock * stride);
@@ -50,7 +46,7 @@ struct FourKeyScores {
     return query;
   }
 
-  // scores[r * kMaxTileKeys + i] = q_r . k_i / scales[r] for the keys of a group, rounded up to a multiple of 4.
+  // scores[r * kMaxTileKeys + i] = q_r . k_i for the keys of a group, rounded up to a multiple of 4.
   static void score(const Query& q, const GroupKeys<Element>& group, int head_dim, float* scores) {
     const bool whole = head_dim % kStep == 0;
     if (q.planes == 1) {

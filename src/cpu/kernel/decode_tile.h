@@ -21,6 +21,12 @@ struct WidenOnce {
   static constexpr int kPassRows = kRowBlock;
   static constexpr int kTileKeys = 64;
 };
+// Bytes are so short that a tile of many keys fits into L1, and arithmetic is the limit: what is done once a tile is
+// done seldom.
+struct ManyKeys {
+  static constexpr int kPassRows = kRowBlock / 2;
+  static constexpr int kTileKeys = 128;
+};
 
 // Where the groups of a tile lie.
 template <class Lanes>
@@ -73,18 +79,24 @@ struct TileValues {
   const float* restores;     // [kRowBlock]: on the products
   int value_dim;
 
-  // body(key, row, next row), where rows point to the pass's column. The partner of a last key is a row of zeros, with
-  // a weight of zero. A pass fetches its share of the next tile: kShare bytes for each pair of keys.
-  template <int kShare, class Body>
-  void for_each_pair(const ValuePass& pass, Body body) const {
+  // body(key, rows) for kTogether keys at a time, where rows point to the pass's column. In place of keys beyond the
+  // last stand rows of zeros, with weights of zero. A pass fetches its share of the next tile: kShare bytes for each
+  // pair of keys.
+  template <int kTogether, int kShare, class Body>
+  void for_each_step(const ValuePass& pass, Body body) const {
+    constexpr int kFetched = kTogether / 2 * kShare;
     for (int g = 0; g < Tile<Lanes>::kGroups; ++g) {
       const Element* row = tile.v[g] + pass.column;
       const auto* fetched =
           reinterpret_cast<const char*>(ahead.keys[g] > 0 ? ahead.v[g] : tile.v[g]) + pass.fetched * (kGroupKeys / 2);
       const int keys = tile.keys[g], first = g * kGroupKeys;
-      for (int t = 0; t < keys; t += 2, row += 2 * value_dim, fetched += kShare) {
-        for (int offset = 0; offset < kShare; offset += kLine) prefetch_line(fetched + offset);
-        body(first + t, row, t + 1 < keys ? row + value_dim : reinterpret_cast<const Element*>(kZeroRow));
+      for (int t = 0; t < keys; t += kTogether, row += kTogether * value_dim, fetched += kFetched) {
+        for (int offset = 0; offset < kFetched; offset += kLine) prefetch_line(fetched + offset);
+        const Element* rows[kTogether];
+        for (int i = 0; i < kTogether; ++i) {
+          rows[i] = t + i < keys ? row + i * value_dim : reinterpret_cast<const Element*>(kZeroRow);
+        }
+        body(first + t, rows);
       }
     }
   }

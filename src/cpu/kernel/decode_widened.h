@@ -63,7 +63,6 @@ struct WidenedLanes : Values {
   static Vec load_query(const float* p) { return Simd::load(p); }
   static Vec zero() { return Simd::zero(); }
   static Vec dot(Vec sum, Vec a, Vec b) { return Simd::fma(a, b, sum); }
-  static float query_factor(const float*, int) { return 1.0f; }
   static void split(Vec x, Vec y, int, float* to, int) {
     Simd::store(to, x);
     Simd::store(to + kWidth, y);
@@ -127,10 +126,10 @@ struct WidenedProduct : FourKeyScores<Given> {
       }
     };
     constexpr int kShare = Values::share(kPassRows, kVectors * kWidth);
-    values.template for_each_pair<kShare>(
-        pass, [&](int key, const Element* row, const Element* next) __attribute__((always_inline)) {
-          add(key, row);
-          add(key + 1, next);
+    values.template for_each_step<2, kShare>(
+        pass, [&](int key, const Element* const(&rows)[2]) __attribute__((always_inline)) {
+          add(key, rows[0]);
+          add(key + 1, rows[1]);
         });
     for (int r = 0; r < kPassRows; ++r) {
       float* out = state.out + (first_row + pass.row + r) * state.out_stride + pass.column;

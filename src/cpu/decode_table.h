@@ -17,7 +17,6 @@ enum class CacheKind : int32_t { f32, bf16, f16, i8, f8e4m3 };
 // sequence: how a row's keys are cut depends on nothing else, which is why its result has the same bits in any batch
 // and for any number of threads.
 constexpr int kGroupKeys = 16;
-constexpr int kMaxTileKeys = 128;
 constexpr int kChunkKeys = 1024;
 
 // The rows of a query block are computed four at a time.

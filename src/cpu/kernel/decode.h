@@ -26,6 +26,7 @@ struct DecodeScratch {
   using Element = typename Product::Element;
   using Weight = typename Product::Weight;
   using Query = typename Product::Query;
+  static constexpr int kTileKeys = Product::Lanes::kTileKeys;
 
   static size_t bytes(int head_dim, int value_dim, int rows) {
     DecodeScratch measure;
@@ -36,12 +37,12 @@ struct DecodeScratch {
     place(head_dim, value_dim, blocks);
   }
 
-  float* scores;          // [kRowBlock, kMaxTileKeys]; then the weights in f32
-  Weight* weights;        // [planes, kRowBlock, kMaxTileKeys]
+  float* scores;          // [kRowBlock, kTileKeys]; then the weights in f32
+  Weight* weights;        // [planes, kRowBlock, kTileKeys]
   Query* queries;         // [row blocks]
   unsigned char* packed;  // [row blocks, packed_stride]
   size_t packed_stride;
-  Element* values;  // [kMaxTileKeys, value_dim]: of a tile with some keys left out
+  Element* values;  // [kTileKeys, value_dim]: of a tile with some keys left out
   float* out;       // [kRowBlock, out_stride]
 
  private:
@@ -58,11 +59,11 @@ struct DecodeScratch {
     };
     const auto count = static_cast<size_t>(blocks), columns = static_cast<size_t>(value_dim);
     packed_stride = aligned(Product::query_bytes(head_dim));
-    scores = reinterpret_cast<float*>(take(sizeof(float) * kRowBlock * kMaxTileKeys));
-    weights = reinterpret_cast<Weight*>(take(sizeof(Weight) * Product::kWeightPlanes * kRowBlock * kMaxTileKeys));
+    scores = reinterpret_cast<float*>(take(sizeof(float) * kRowBlock * kTileKeys));
+    weights = reinterpret_cast<Weight*>(take(sizeof(Weight) * Product::kWeightPlanes * kRowBlock * kTileKeys));
     queries = reinterpret_cast<Query*>(take(sizeof(Query) * count));
     packed = take(packed_stride * count);
-    values = reinterpret_cast<Element*>(take(sizeof(Element) * kMaxTileKeys * columns));
+    values = reinterpret_cast<Element*>(take(sizeof(Element) * kTileKeys * columns));
     out = reinterpret_cast<float*>(take(sizeof(float) * kRowBlock * aligned(columns)));
     return used;
   }
@@ -175,7 +176,7 @@ class DecodeKernel {
         all_seen = all_seen && sees_all;
         factors[i] = sees_all && plain ? plain_softmax(b, i, tile, weights) : softmax(b, i, tile, sees_all, weights);
       }
-      restores[i] = Product::store_weights(scratch_.queries[b], weights, scratch_.weights + i * kMaxTileKeys);
+      restores[i] = Product::store_weights(scratch_.queries[b], weights, scratch_.weights + i * KeyTile::kKeys);
     }
     const Values values{tile, ahead, scratch_.weights, factors, restores, block_.value_dim};
     if (all_seen || is_finite(tile)) {
@@ -244,7 +245,7 @@ class DecodeKernel {
   float plain_softmax(int b, int i, const KeyTile& tile, TileVectors& weights) {
     constexpr int kVectors = KeyTile::kKeys / kWidth;
     const int r = b * kRowBlock + i;
-    const float* row = scratch_.scores + i * kMaxTileKeys;
+    const float* row = scratch_.scores + i * KeyTile::kKeys;
     const RowStates& state = block_.state;
     auto scales_of = [](const float* const(&scales)[KeyTile::kGroups], int v) {
       return Simd::load(scales[v * kWidth / kGroupKeys] + v * kWidth % kGroupKeys);
@@ -277,7 +278,7 @@ class DecodeKernel {
   // The same for any row and tile.
   float softmax(int b, int i, const KeyTile& tile, bool sees_all, TileVectors& weights) {
     const int r = b * kRowBlock + i;
-    float* row = scratch_.scores + i * kMaxTileKeys;
+    float* row = scratch_.scores + i * KeyTile::kKeys;
     if (scaled_) multiply(row, tile, tile.k_scales, scratch_.queries[b].scales[i]);
     const float factor = block_.state.weighted ? exponentiate<true>(r, tile, sees_all, row)
                                                : exponentiate<false>(r, tile, sees_all, row);

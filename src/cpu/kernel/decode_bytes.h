@@ -51,6 +51,10 @@ inline void interleave_bytes(__m512i (&x)[4]) {
 // Four keys stand in a vector side by side, a lane of each quarter for each, and queries are laid out to match. Keys
 // lose their sign by an offset of 128, whose share of a sum depends on the query alone.
 struct ByteScores {
+  struct Lanes : ManyKeys {
+    using Element = int8_t;
+  };
+  static constexpr int kTileKeys = Lanes::kTileKeys;
   static constexpr int kParts = 4;            // lanes of a quarter
   static constexpr int kKeysTogether = 8;     // as many sums as there are registers for
   static constexpr int kLargest = 127 * 257;  // both planes have a sign
@@ -96,7 +100,7 @@ struct ByteScores {
     return query;
   }
 
-  // scores[r * kMaxTileKeys + i] = q_r . k_i / scales[r] for the keys of a group, and anything for i beyond them.
+  // scores[r * kTileKeys + i] = q_r . k_i / scales[r] for the keys of a group, and anything for i beyond them.
   static void score(const Query& q, const GroupKeys<int8_t>& group, int head_dim, float* scores) {
     const bool whole = group.keys == kGroupKeys && head_dim % kByteLanes == 0;
     whole ? score_group<true>(q, group, head_dim, scores) : score_group<false>(q, group, head_dim, scores);
@@ -144,20 +148,19 @@ struct ByteScores {
     score_eight<kWhole>(q, group, kKeysTogether, head_dim, sums[1]);
     for (int r = 0; r < kRowBlock; ++r) {
       const __m512i all = add_neighbour_quarters(sums[0][r], sums[1][r]);
-      Simd::store(scores + r * kMaxTileKeys,
-                  _mm512_cvtepi32_ps(_mm512_sub_epi32(all, _mm512_set1_epi32(q.offsets[r]))));
+      Simd::store(scores + r * kTileKeys, _mm512_cvtepi32_ps(_mm512_sub_epi32(all, _mm512_set1_epi32(q.offsets[r]))));
     }
   }
 
   // Eight keys from `first` on. Of each row by quarters: two parts of the sums of four keys, and two of the other four.
-  // kWhole: all keys are there and head_dim is a whole number of vectors. Without loops at both ends: GCC 12 would keep
-  // the sums in memory.
+  // kWhole: all keys are there and head_dim is a whole number of vectors.
   template <bool kWhole>
   __attribute__((noinline)) static void score_eight(const Query& q, const GroupKeys<int8_t>& group, int first,
                                                     int head_dim, __m512i (&sums)[kRowBlock]) {
-    const __m512i none = _mm512_setzero_si512();
-    __m512i high[2][kRowBlock] = {{none, none, none, none}, {none, none, none, none}};
-    __m512i low[2][kRowBlock] = {{none, none, none, none}, {none, none, none, none}};
+    __m512i high[2][kRowBlock], low[2][kRowBlock];
+    unrolled<2 * kRowBlock>([&](int i) __attribute__((always_inline)) {
+      high[i / kRowBlock][i % kRowBlock] = low[i / kRowBlock][i % kRowBlock] = _mm512_setzero_si512();
+    });
     const int8_t* query = q.vectors;
     const int8_t* keys = group.first + static_cast<ptrdiff_t>(first) * head_dim;
     const int8_t* ahead = group.ahead + static_cast<ptrdiff_t>(first) * head_dim;
@@ -183,24 +186,20 @@ struct ByteScores {
         }
       }
     }
-    sums[0] = add_half_quarters(join_planes(high[0][0], low[0][0]), join_planes(high[1][0], low[1][0]));
-    sums[1] = add_half_quarters(join_planes(high[0][1], low[0][1]), join_planes(high[1][1], low[1][1]));
-    sums[2] = add_half_quarters(join_planes(high[0][2], low[0][2]), join_planes(high[1][2], low[1][2]));
-    sums[3] = add_half_quarters(join_planes(high[0][3], low[0][3]), join_planes(high[1][3], low[1][3]));
+    unrolled<kRowBlock>([&](int r) __attribute__((always_inline)) {
+      sums[r] = add_half_quarters(join_planes(high[0][r], low[0][r]), join_planes(high[1][r], low[1][r]));
+    });
   }
 };
 
 struct ByteProduct : ByteScores {
-  struct Lanes : ManyKeys {
-    using Element = int8_t;
-  };
   using Element = int8_t;
   using Weight = uint8_t;
   static constexpr int kWeightPlanes = kBytePlanes;
   static constexpr int kPassRows = Lanes::kPassRows;
-  static constexpr int kVectors = Lanes::kTileKeys / kWidth;
+  static constexpr int kVectors = kTileKeys / kWidth;
 
-  // The weights of one row, [kMaxTileKeys] in each plane. Returns the factor that restores them, a power of two: the
+  // The weights of one row, [kTileKeys] in each plane. Returns the factor that restores them, a power of two: the
   // largest weight has 16 bits. NaN where a weight is.
   static float store_weights(const Query&, const Vec (&p)[kVectors], Weight* weights) {
     constexpr int kNotFinite = 255, kBias = 127;
@@ -256,18 +255,18 @@ struct ByteProduct : ByteScores {
     const __m512i high = _mm512_packus_epi16(_mm512_srli_epi16(a, 8), _mm512_srli_epi16(b, 8));
     const __m512i low = _mm512_packus_epi16(_mm512_and_si512(a, low_byte), _mm512_and_si512(b, low_byte));
     _mm512_storeu_si512(weights, _mm512_permutexvar_epi32(in_order, high));
-    _mm512_storeu_si512(weights + kRowBlock * kMaxTileKeys, _mm512_permutexvar_epi32(in_order, low));
+    _mm512_storeu_si512(weights + kRowBlock * kTileKeys, _mm512_permutexvar_epi32(in_order, low));
   }
 
   // kPassRows rows by 64 columns of the output. Returns what it has fetched.
   template <class Values, class Load>
   __attribute__((noinline)) static int add_block(const Values& values, const RowStates& state, int first_row,
                                                  const ValuePass& pass, Load load) {
-    static_assert(kPassRows == 2);
-    const __m512i none = _mm512_setzero_si512();
-    __m512i sums[kBytePlanes][kPassRows][4] = {{{none, none, none, none}, {none, none, none, none}},
-                                               {{none, none, none, none}, {none, none, none, none}}};
-    const Weight* weights = values.weights + pass.row * kMaxTileKeys;
+    __m512i sums[kBytePlanes][kPassRows][4];
+    unrolled<kBytePlanes * kPassRows * 4>([&](int i) __attribute__((always_inline)) {
+      sums[i / (kPassRows * 4)][i / 4 % kPassRows][i % 4] = _mm512_setzero_si512();
+    });
+    const Weight* weights = values.weights + pass.row * kTileKeys;
     constexpr int kShare = Values::share(kPassRows, kByteLanes);
     values.template for_each_step<4, kShare>(
         pass, [&](int key, const int8_t* const(&rows)[4]) __attribute__((always_inline)) {
@@ -275,15 +274,16 @@ struct ByteProduct : ByteScores {
           interleave_bytes(v);
           for (int plane = 0; plane < kBytePlanes; ++plane) {
             for (int r = 0; r < kPassRows; ++r) {
-              const __m512i p = four_of(weights + (plane * kRowBlock + r) * kMaxTileKeys + key);
+              const __m512i p = four_of(weights + (plane * kRowBlock + r) * kTileKeys + key);
               for (int i = 0; i < 4; ++i) sums[plane][r][i] = add_products(sums[plane][r][i], p, v[i]);
             }
           }
         });
     float* out = state.out + (first_row + pass.row) * state.out_stride + pass.column;
-    const float *restores = values.restores + pass.row, *factors = values.factors + pass.row;
-    join_columns(sums[0][0], sums[1][0], restores[0], factors[0], out);
-    join_columns(sums[0][1], sums[1][1], restores[1], factors[1], out + state.out_stride);
+    unrolled<kPassRows>([&](int r) __attribute__((always_inline)) {
+      const int row = pass.row + r;
+      join_columns(sums[0][r], sums[1][r], values.restores[row], values.factors[row], out + r * state.out_stride);
+    });
     return kShare;
   }
 

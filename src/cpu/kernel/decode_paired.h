@@ -55,10 +55,10 @@ struct Bf16Product : FourKeyScores<Bf16Pairs> {
   static constexpr int kPassRows = Bf16Pairs::kPassRows;
   static constexpr int kValueColumns = kRowBlock / kPassRows * 2 * kPairedLanes;
 
-  // The weights of one row, [kMaxTileKeys] in each plane. Returns the factor that restores them.
-  static float store_weights(const Query& q, const Vec (&p)[Bf16Pairs::kTileKeys / kWidth], Weight* weights) {
-    for (int v = 0; v < Bf16Pairs::kTileKeys / kWidth; v += 2) {
-      Bf16Pairs::split(p[v], p[v + 1], q.planes, weights + v * kWidth, kRowBlock * kMaxTileKeys);
+  // The weights of one row, [kTileKeys] in each plane. Returns the factor that restores them.
+  static float store_weights(const Query& q, const Vec (&p)[kTileKeys / kWidth], Weight* weights) {
+    for (int v = 0; v < kTileKeys / kWidth; v += 2) {
+      Bf16Pairs::split(p[v], p[v + 1], q.planes, weights + v * kWidth, kRowBlock * kTileKeys);
     }
     return 1.0f;
   }
@@ -89,17 +89,17 @@ struct Bf16Product : FourKeyScores<Bf16Pairs> {
   __attribute__((noinline)) static int add_block(const Values& values, const RowStates& state, int first_row,
                                                  const ValuePass& pass, Load load) {
     Sum low[kPassRows][kBlocks], high[kPassRows][kBlocks];
-    for (int r = 0; r < kPassRows; ++r) {
-      for (int c = 0; c < kBlocks; ++c) low[r][c] = high[r][c] = Bf16Pairs::zero();
-    }
-    const Weight* weights = values.weights + pass.row * kMaxTileKeys;
+    unrolled<kPassRows * kBlocks>([&](int i) __attribute__((always_inline)) {
+      low[i / kBlocks][i % kBlocks] = high[i / kBlocks][i % kBlocks] = Bf16Pairs::zero();
+    });
+    const Weight* weights = values.weights + pass.row * kTileKeys;
     constexpr int kShare = Values::share(kPassRows, kBlocks * kPairedLanes);
     values.template for_each_step<2, kShare>(
         pass, [&](int key, const Element* const(&rows)[2]) __attribute__((always_inline)) {
           __m512i p[kPlanes][kPassRows];
           for (int plane = 0; plane < kPlanes; ++plane) {
             for (int r = 0; r < kPassRows; ++r)
-              p[plane][r] = pair_of(weights + (plane * kRowBlock + r) * kMaxTileKeys + key);
+              p[plane][r] = pair_of(weights + (plane * kRowBlock + r) * kTileKeys + key);
           }
           for (int c = 0; c < kBlocks; ++c) {
             const __m512i v0 = load(rows[0] + c * kPairedLanes), v1 = load(rows[1] + c * kPairedLanes);
@@ -112,12 +112,11 @@ struct Bf16Product : FourKeyScores<Bf16Pairs> {
             }
           }
         });
-    for (int r = 0; r < kPassRows; ++r) {
-      float* out = state.out + (first_row + pass.row + r) * state.out_stride + pass.column;
-      for (int c = 0; c < kBlocks; ++c) {
-        join_columns(low[r][c], high[r][c], values.factors[pass.row + r], out + c * kPairedLanes);
-      }
-    }
+    float* out = state.out + (first_row + pass.row) * state.out_stride + pass.column;
+    unrolled<kPassRows * kBlocks>([&](int i) __attribute__((always_inline)) {
+      const int r = i / kBlocks, c = i % kBlocks;
+      join_columns(low[r][c], high[r][c], values.factors[pass.row + r], out + r * state.out_stride + c * kPairedLanes);
+    });
     return kShare;
   }
 

@@ -15,6 +15,7 @@ struct FourKeyScores {
   using Sum = typename Lanes::Sum;
   using Vector = typename Lanes::Vector;
   static constexpr int kLanes = Lanes::kLanes;
+  static constexpr int kTileKeys = Lanes::kTileKeys;
   static constexpr int kPackedLanes = 2 * kWidth;  // what Lanes::split writes
 
   // Packed queries: [planes, kRowBlock, head_dim padded].
@@ -46,7 +47,7 @@ struct FourKeyScores {
     return query;
   }
 
-  // scores[r * kMaxTileKeys + i] = q_r . k_i for the keys of a group, rounded up to a multiple of 4.
+  // scores[r * kTileKeys + i] = q_r . k_i for the keys of a group, rounded up to a multiple of 4.
   static void score(const Query& q, const GroupKeys<Element>& group, int head_dim, float* scores) {
     const bool whole = head_dim % kStep == 0;
     if (q.planes == 1) {
@@ -118,7 +119,7 @@ struct FourKeyScores {
       for (int part = 0; part < kAdvance; part += kLanes) add(d + part);
       d += kAdvance;
     } while (d < head_dim);
-    Lanes::store_sums(sums, scores, kMaxTileKeys);
+    Lanes::store_sums(sums, scores, kTileKeys);
   }
 };
 

@@ -74,7 +74,7 @@ struct TileValues {
 
   const Tile<Lanes>& tile;
   const Tile<Lanes>& ahead;  // the next tile, which is fetched meanwhile; without keys: nothing to fetch
-  const Weight* weights;     // [planes, kRowBlock, kMaxTileKeys]
+  const Weight* weights;     // [planes, kRowBlock, kTileKeys]
   const float* factors;      // [kRowBlock]: on what was summed before
   const float* restores;     // [kRowBlock]: on the products
   int value_dim;

@@ -83,12 +83,13 @@ struct WidenedProduct : FourKeyScores<Given> {
   using Query = typename FourKeyScores<Lanes>::Query;
   static constexpr int kWeightPlanes = 1;
   static constexpr int kPassRows = Lanes::kPassRows;
+  static constexpr int kTileKeys = Lanes::kTileKeys;
   static constexpr int kValueVectors = kRowBlock / kPassRows * Simd::kPanelVectors;
   static constexpr int kValueColumns = kValueVectors * kWidth;
 
-  // The weights of one row, [kMaxTileKeys]: they stay what they are. Returns the factor that restores them.
-  static float store_weights(const Query&, const Vec (&p)[Lanes::kTileKeys / kWidth], float* weights) {
-    for (int v = 0; v < Lanes::kTileKeys / kWidth; ++v) Simd::store(weights + v * kWidth, p[v]);
+  // The weights of one row, [kTileKeys]: they stay what they are. Returns the factor that restores them.
+  static float store_weights(const Query&, const Vec (&p)[kTileKeys / kWidth], float* weights) {
+    for (int v = 0; v < kTileKeys / kWidth; ++v) Simd::store(weights + v * kWidth, p[v]);
     return 1.0f;
   }
 
@@ -113,13 +114,13 @@ struct WidenedProduct : FourKeyScores<Given> {
   __attribute__((noinline)) static int add_block(const Values& values, const RowStates& state, int first_row,
                                                  const ValuePass& pass, Load load) {
     Vec sums[kPassRows][kVectors];
-    for (auto& row : sums) {
-      for (Vec& sum : row) sum = Simd::zero();
-    }
-    const float* weights = values.weights + pass.row * kMaxTileKeys;
+    unrolled<kPassRows * kVectors>([&](int i) __attribute__((always_inline)) {
+      sums[i / kVectors][i % kVectors] = Simd::zero();
+    });
+    const float* weights = values.weights + pass.row * kTileKeys;
     auto add = [&](int key, const Element* row) __attribute__((always_inline)) {
       Vec p[kPassRows];
-      for (int r = 0; r < kPassRows; ++r) p[r] = Simd::set1(weights[r * kMaxTileKeys + key]);
+      for (int r = 0; r < kPassRows; ++r) p[r] = Simd::set1(weights[r * kTileKeys + key]);
       for (int c = 0; c < kVectors; ++c) {
         const Vec v = load(row + c * kWidth);
         for (int r = 0; r < kPassRows; ++r) sums[r][c] = Simd::fma(p[r], v, sums[r][c]);
@@ -131,13 +132,12 @@ struct WidenedProduct : FourKeyScores<Given> {
           add(key, rows[0]);
           add(key + 1, rows[1]);
         });
-    for (int r = 0; r < kPassRows; ++r) {
-      float* out = state.out + (first_row + pass.row + r) * state.out_stride + pass.column;
-      const Vec factor = Simd::set1(values.factors[pass.row + r]);
-      for (int c = 0; c < kVectors; ++c) {
-        Simd::store(out + c * kWidth, Simd::fma(Simd::load(out + c * kWidth), factor, sums[r][c]));
-      }
-    }
+    float* rows = state.out + (first_row + pass.row) * state.out_stride + pass.column;
+    unrolled<kPassRows * kVectors>([&](int i) __attribute__((always_inline)) {
+      const int r = i / kVectors, c = i % kVectors;
+      float* out = rows + r * state.out_stride + c * kWidth;
+      Simd::store(out, Simd::fma(Simd::load(out), Simd::set1(values.factors[pass.row + r]), sums[r][c]));
+    });
     return kShare;
   }
 };

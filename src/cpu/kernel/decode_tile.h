@@ -9,6 +9,16 @@
 namespace rootdk::cpu {
 namespace {
 
+// body(0), body(1), ... body(kCount - 1). For arrays of vectors that are to stay in registers: GCC 12 unrolls a loop
+// that stands in no other loop too late for that, and keeps the array in memory wherever else it is used.
+template <int kCount, int kFirst = 0, class Body>
+inline __attribute__((always_inline)) void unrolled(Body body) {
+  if constexpr (kFirst < kCount) {
+    body(kFirst);
+    unrolled<kCount, kFirst + 1>(body);
+  }
+}
+
 // How the values of a tile are added to the four rows of a block. Where elements go into the products as they are,
 // memory is the limit: two rows at a time read whole rows of values in order, which is what memory does best, and the
 // other two find a small tile in L1. Where elements have to be widened, that is done once for all four rows, in blocks

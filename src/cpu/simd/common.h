@@ -16,16 +16,6 @@ constexpr float kLn2 = 0.693147180559945309417f;
 
 inline int round_up(int x, int multiple) { return (x + multiple - 1) / multiple * multiple; }
 inline int smaller(int a, int b) { return a < b ? a : b; }
-
-// body(0), body(1), ... body(kCount - 1). For arrays of vectors that are to stay in registers: GCC 12 unrolls a loop
-// that stands in no other loop too late for that, and keeps the array in memory wherever else it is used.
-template <int kCount, int kFirst = 0, class Body>
-inline __attribute__((always_inline)) void unrolled(Body body) {
-  if constexpr (kFirst < kCount) {
-    body(kFirst);
-    unrolled<kCount, kFirst + 1>(body);
-  }
-}
 inline int larger(int a, int b) { return a < b ? b : a; }
 
 }  // namespace

@@ -186,6 +186,15 @@ TEST(HeadLabels, TheLargestClearShareWins) {
   EXPECT_EQ(head.label, HeadLabel::same_token);
 }
 
+TEST(HeadLabels, OneKeyTellsNoHeadsApart) {
+  HeadProfile head = plain_head();
+  head.keys = 1;
+  head.first = head.same = head.used = head.near = 1;
+  label_head(head);
+  EXPECT_EQ(head.label, HeadLabel::mixed);
+  EXPECT_EQ(head.strength, 0);
+}
+
 TEST(HeadLabels, EveryLabelStatesItsRule) {
   EXPECT_EQ(label_rules().size(), 7U);
   for (const LabelRule& rule : label_rules()) {

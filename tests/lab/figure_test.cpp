@@ -51,11 +51,12 @@ TEST(Figures, LogarithmsLeaveOutWhatTheyCannotShow) {
 TEST(Figures, BarsAndHeatMaps) {
   const std::string bars = svg({.kind = Figure::Kind::bars,
                                 .title = "t",
-                                .series = {{.name = "s", .x = {0, 1}, .y = {1, 2}}},
+                                .series = {{.name = "s", .x = {0, 1}, .y = {1, 1016.4}}},
                                 .column_labels = {"left", "right"}});
   expect_well_formed(bars);
   EXPECT_EQ(count(bars, "<rect class=\"bar"), 2);
   EXPECT_EQ(count(bars, ">right<"), 1);
+  EXPECT_EQ(count(bars, ">1016<"), 1);
   const std::string map = svg({.kind = Figure::Kind::heat_map, .title = "t", .matrix = {{1, -2, 3}, {4, 5, 6}}});
   expect_well_formed(map);
   EXPECT_EQ(count(map, "class=\"cell"), 6);

@@ -77,7 +77,7 @@ std::string tick_text(double value) {
     std::snprintf(text, sizeof text, "%ge%d", std::stod(digits.substr(0, e)), std::stoi(digits.substr(e + 1)));
     return text;
   }
-  std::snprintf(text, sizeof text, value == std::round(value) ? "%.0f" : "%.3g", value);
+  std::snprintf(text, sizeof text, size >= 100 || value == std::round(value) ? "%.0f" : "%.3g", value);
   return text;
 }
 

@@ -11,7 +11,6 @@
 #include "cuda/hopper/logit_terms.cuh"
 #include "cuda/ptx/address.cuh"
 #include "cuda/ptx/arithmetic.cuh"
-#include "cuda/ptx/log2.cuh"
 #include "cuda/ptx/unpack.cuh"
 
 namespace rootdk::cuda::hopper {

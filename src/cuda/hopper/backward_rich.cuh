@@ -8,7 +8,7 @@
 
 #include "cuda/hopper/backward_logits.cuh"
 #include "cuda/ptx/named_barrier.cuh"
-#include "cuda/ptx/shared_access.cuh"
+#include "cuda/ptx/address.cuh"
 
 namespace rootdk::cuda::hopper {
 

@@ -16,7 +16,7 @@
 #include "cuda/hopper/backward_products.cuh"
 #include "cuda/hopper/backward_rich.cuh"
 #include "cuda/hopper/backward_warpgroup.cuh"
-#include "cuda/ptx/shared_access.cuh"
+#include "cuda/ptx/address.cuh"
 
 namespace rootdk::cuda::hopper {
 

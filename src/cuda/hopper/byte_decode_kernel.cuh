@@ -13,7 +13,7 @@
 #include "cuda/hopper/decode_rows.cuh"
 #include "cuda/hopper/row_results.cuh"
 #include "cuda/hopper/softmax.cuh"
-#include "cuda/ptx/log2.cuh"
+#include "cuda/ptx/arithmetic.cuh"
 #include "cuda/ptx/mma.cuh"
 #include "cuda/ptx/named_barrier.cuh"
 

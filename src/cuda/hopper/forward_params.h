@@ -54,13 +54,13 @@ struct LogitTerms {
 };
 
 // What a row is told about its softmax. An index, so that each thread of a row can take one.
-enum RowValue { kLse, kMaxLogit, kMaxWeight, kEntropy, kSumP2 };
+enum RowValue { kLse, kMaxLogit, kMaxWeight, kEntropy, kSumP2, kRowValues };
 
 struct ForwardParams {
   DeviceTensor out;
-  DeviceTensor q, k, v;        // the tensors behind the maps
-  DeviceTensor row_values[5];  // f32 [batch, heads, q_len], in the order of RowValue
-  int stats_stride = 1;        // entropy and sum_p2 of one query tile in so many
+  DeviceTensor q, k, v;                 // the tensors behind the maps
+  DeviceTensor row_values[kRowValues];  // f32 [batch, heads, q_len], in the order of RowValue
+  int stats_stride = 1;                 // entropy and sum_p2 of one query tile in so many
 
   int sequences = 0, heads = 0, group = 1;
   int q_len = 0, kv_len = 0;  // for packed sequences: upper bounds

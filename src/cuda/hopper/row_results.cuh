@@ -7,7 +7,7 @@
 #include "cuda/hopper/forward_params.h"
 #include "cuda/hopper/logit_terms.cuh"
 #include "cuda/hopper/softmax.cuh"
-#include "cuda/ptx/log2.cuh"
+#include "cuda/ptx/arithmetic.cuh"
 
 namespace rootdk::cuda::hopper {
 

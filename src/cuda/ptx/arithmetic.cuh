@@ -14,6 +14,13 @@ __device__ __forceinline__ float exp2_approximate(float x) {
   return y;
 }
 
+// log2(x), absolute error 2^-22 near 1; -inf for 0 and below the smallest normal number.
+__device__ __forceinline__ float log2_approximate(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // 1 / x, relative error 2^-23; infinity for 0 and what is below the smallest normal number.
 __device__ __forceinline__ float reciprocal_approximate(float x) {
   float y;

@@ -6,6 +6,7 @@
 namespace rootdk::cuda::ptx {
 
 inline float exp2_approximate(float x) { return std::exp2(x); }
+inline float log2_approximate(float x) { return std::log2(x); }
 inline float reciprocal_approximate(float x) { return 1 / x; }
 inline float max_or_nan(float x, float y) { return std::isnan(x) || std::isnan(y) ? NAN : std::max(x, y); }
 inline std::uint32_t bit_mask(int first, int width) {

@@ -151,11 +151,7 @@ void add_generate_command(CLI::App& program) {
   verb->add_option("MODEL", options->model, "Folder with config.json, model.safetensors and tokenizer.json; or builtin")
       ->required();
   CLI::Option* prompt = verb->add_option("--prompt", options->prompt, "Text to continue")->type_name("TEXT");
-  verb->add_option("--ids", options->ids, "Token ids to continue, instead of text")
-      ->delimiter(',')
-      ->check(refuse_empty)
-      ->excludes(prompt)
-      ->type_name("1,2,3");
+  add_numbers_option(*verb, "--ids", options->ids, "Token ids to continue, instead of text")->excludes(prompt);
   verb->add_option("--max-new", options->max_new, "Tokens to add at most")->capture_default_str()->type_name("N");
   CLI::Option* greedy = verb->add_flag("--greedy", options->greedy,
                                        "Always the likeliest token (the default unless a sampling option is given)");

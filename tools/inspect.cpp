@@ -122,18 +122,9 @@ void add_inspect_command(CLI::App& program) {
       ->required();
   CLI::Option* prompt = verb->add_option("--prompt", options->prompt, "The text to read")->type_name("TEXT");
   verb->add_option("--text", options->text, "A file with the text to read")->type_name("FILE");
-  verb->add_option("--ids", options->ids, "Token ids to read, instead of text")
-      ->delimiter(',')
-      ->check(refuse_empty)
-      ->type_name("1,2,3");
-  verb->add_option("--layers", options->layers, "Only these layers")
-      ->delimiter(',')
-      ->check(refuse_empty)
-      ->type_name("0,1");
-  verb->add_option("--heads", options->heads, "Only these heads")
-      ->delimiter(',')
-      ->check(refuse_empty)
-      ->type_name("0,1");
+  add_numbers_option(*verb, "--ids", options->ids, "Token ids to read, instead of text");
+  add_numbers_option(*verb, "--layers", options->layers, "Only these layers")->type_name("0,1");
+  add_numbers_option(*verb, "--heads", options->heads, "Only these heads")->type_name("0,1");
   verb->add_option("--compare", options->other_model, "Another checkpoint, set beside this one")->type_name("MODEL");
   verb->add_option("--compare-prompt", options->other_prompt, "Another text, set beside this one")->type_name("TEXT");
   add_threads_option(*verb, options->threads);

@@ -135,10 +135,7 @@ void run_lab(const LabOptions& options) {
 void add_lab_command(CLI::App& program) {
   auto options = std::make_shared<LabOptions>();
   CLI::App* verb = program.add_subcommand("lab", "The claims about attention, measured on this machine");
-  verb->add_option("--only", options->only, "Measure these claims alone, by number")
-      ->delimiter(',')
-      ->check(refuse_empty)
-      ->type_name("1,2,3");
+  add_numbers_option(*verb, "--only", options->only, "Measure these claims alone, by number");
   add_seed_option(*verb, options->seed, "Of every random number; the same seed gives the same findings");
   verb->add_flag("--quick", options->quick, "Fewer samples: under a minute");
   verb->add_option("--report", options->report, "Write one self-contained HTML page here")->type_name("FILE");

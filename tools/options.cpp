@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
 
 #include "core/check.h"
 
@@ -10,6 +11,16 @@ namespace {
 
 std::string refuse_negative(const std::string& entry) {
   return entry.find('-') == std::string::npos ? "" : entry + " must not be negative";
+}
+
+template <class Number>
+Number parse_number(const std::string& option, const std::string& entry) {
+  Number number{};
+  const char* end = entry.data() + entry.size();
+  const auto [rest, error] = std::from_chars(entry.data(), end, number);
+  if (entry.empty()) throw CLI::ValidationError(option, "a number is missing");
+  if (error != std::errc() || rest != end) throw CLI::ValidationError(option, "'" + entry + "' is no number for it");
+  return number;
 }
 
 }  // namespace
@@ -27,7 +38,23 @@ Execution ExecutionOptions::execution() const {
   return {.executor = threads > 0 ? &shared_executor(threads) : nullptr, .target = target};
 }
 
-std::string refuse_empty(const std::string& entry) { return entry.empty() ? "a number is missing" : ""; }
+template <class Number>
+CLI::Option* add_numbers_option(CLI::App& verb, const std::string& name, std::vector<Number>& numbers,
+                                const std::string& help) {
+  // Not CLI11's own lists: they skip entries that are missing.
+  const auto read = [name, &numbers](const std::string& text) {
+    numbers.clear();
+    for (std::size_t begin = 0; begin <= text.size();) {
+      const std::size_t end = std::min(text.find(',', begin), text.size());
+      numbers.push_back(parse_number<Number>(name, text.substr(begin, end - begin)));
+      begin = end + 1;
+    }
+  };
+  return verb.add_option_function<std::string>(name, read, help)->type_name("1,2,3");
+}
+
+template CLI::Option* add_numbers_option(CLI::App&, const std::string&, std::vector<std::int32_t>&, const std::string&);
+template CLI::Option* add_numbers_option(CLI::App&, const std::string&, std::vector<std::int64_t>&, const std::string&);
 
 void add_threads_option(CLI::App& verb, int& threads, const std::string& help) {
   verb.add_option("--threads", threads, help)->check(CLI::Range(1, 4096).description(""))->type_name("N");

@@ -5,12 +5,14 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "rootdk/attention.h"
 
 namespace CLI {
 class App;
-}
+class Option;
+}  // namespace CLI
 
 namespace rootdk::tools {
 
@@ -25,8 +27,10 @@ struct ExecutionOptions {
   Execution execution() const;
 };
 
-// A check for options that are lists of numbers: an empty text would be read as 0.
-std::string refuse_empty(const std::string& entry);
+// Whole numbers with commas between them, int32 or int64. An entry that is missing ("1,,2") is refused.
+template <class Number>
+CLI::Option* add_numbers_option(CLI::App& verb, const std::string& name, std::vector<Number>& numbers,
+                                const std::string& help);
 
 // --threads N: 1 to 4096.
 void add_threads_option(CLI::App& verb, int& threads,

@@ -50,10 +50,17 @@ TEST(Generate, RefusesASeedBelowZero) {
   EXPECT_THAT(run.err, HasSubstr("--seed: -1 must not be negative"));
 }
 
-TEST(Generate, RefusesAnEmptyListOfIds) {
-  const auto run = run_rootdk({"generate", kModels + "llama", "--ids", ""});
-  EXPECT_EQ(run.exit_code, 2);
-  EXPECT_THAT(run.err, HasSubstr("a number is missing"));
+TEST(Generate, RefusesIdsThatAreMissingOrNoNumbers) {
+  for (const char* ids : {"", ",", "1,,2", ",1", "1,"}) {
+    const auto run = run_rootdk({"generate", kModels + "llama", "--ids", ids});
+    EXPECT_EQ(run.exit_code, 2) << ids;
+    EXPECT_THAT(run.err, HasSubstr("--ids: a number is missing")) << ids;
+  }
+  for (const char* entry : {"x", "2x", " 2", "1.5", "99999999999"}) {
+    const auto run = run_rootdk({"generate", kModels + "llama", "--ids", std::string("1,") + entry});
+    EXPECT_EQ(run.exit_code, 2) << entry;
+    EXPECT_THAT(run.err, HasSubstr(std::string(entry) + "' is no number for it")) << entry;
+  }
 }
 
 TEST(Generate, PrintsNothingBeforeAnError) {

@@ -5,6 +5,7 @@
 #include <exception>
 #include <new>
 
+#include "core/out_of_memory.h"
 #include "tools/commands.h"
 
 namespace {
@@ -49,8 +50,8 @@ int main(int argc, char** argv) {
     program.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return report_parse(program, error);
-  } catch (const std::bad_alloc&) {
-    return report("there is not enough memory for this", kFailure);
+  } catch (const std::bad_alloc& error) {
+    return report(rootdk::message_of(error), kFailure);
   } catch (const std::exception& error) {
     return report(error.what(), kFailure);
   }

@@ -3,8 +3,8 @@
 // Turns exceptions into a status and keeps the message for rootdk_last_error().
 
 #include <exception>
-#include <new>
 
+#include "core/out_of_memory.h"
 #include "rootdk/c_api.h"
 #include "rootdk/error.h"
 
@@ -18,8 +18,8 @@ rootdk_status guarded(Body&& body) noexcept {
   } catch (const Error& error) {
     rootdk_set_last_error(error.what());
     return ROOTDK_INVALID_ARGUMENT;
-  } catch (const std::bad_alloc&) {
-    rootdk_set_last_error("out of memory");
+  } catch (const std::bad_alloc& error) {
+    rootdk_set_last_error(message_of(error));
     return ROOTDK_OUT_OF_MEMORY;
   } catch (const std::exception& error) {
     rootdk_set_last_error(error.what());

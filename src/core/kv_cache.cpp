@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <new>
 #include <numeric>
 #include <utility>
 
 #include "core/check.h"
 #include "core/kv_cache_state.h"
 #include "core/large_pages.h"
+#include "core/out_of_memory.h"
 #include "core/view_check.h"
 
 namespace rootdk {
@@ -117,7 +117,7 @@ HostMemory::HostMemory(std::size_t bytes) {
   const std::size_t whole = (std::max<std::size_t>(bytes, 1) + kLargePage - 1) / kLargePage * kLargePage;
   const bool large = bytes >= kLargePage;
   auto* memory = static_cast<std::byte*>(large ? std::aligned_alloc(kLargePage, whole) : std::calloc(bytes + 1, 1));
-  if (!memory) throw std::bad_alloc();
+  if (!memory) throw OutOfMemory("a KV cache", bytes);
   memory_.reset(memory);
   if (!large) return;
   ask_for_large_pages(memory, whole);

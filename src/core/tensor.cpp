@@ -9,6 +9,7 @@
 
 #include "core/check.h"
 #include "core/large_pages.h"
+#include "core/out_of_memory.h"
 #include "core/strided.h"
 
 namespace rootdk {
@@ -95,7 +96,8 @@ Tensor::Tensor(DType dtype, std::initializer_list<std::int64_t> shape)
 
 Tensor::Tensor(DType dtype, std::span<const std::int64_t> shape) {
   const auto bytes = static_cast<std::size_t>(checked_elements(shape, dtype)) * size_of(dtype);
-  memory_.reset(static_cast<std::byte*>(::operator new[](bytes ? bytes : 1, kAlignment)));
+  memory_.reset(static_cast<std::byte*>(::operator new[](bytes ? bytes : 1, kAlignment, std::nothrow)));
+  if (!memory_) throw OutOfMemory("a tensor", bytes);
   ask_for_large_pages(memory_.get(), bytes);
   std::memset(memory_.get(), 0, bytes);
   view_ = TensorView(memory_.get(), dtype, shape);

@@ -1,9 +1,9 @@
 #include "cpu/workspace.h"
 
 #include <cstdlib>
-#include <new>
 
 #include "core/check.h"
+#include "core/out_of_memory.h"
 
 namespace rootdk::cpu {
 namespace {
@@ -25,7 +25,7 @@ Workspace::Workspace(std::size_t bytes) {
   }
   kept_block = Block();
   block_.memory = static_cast<std::byte*>(std::aligned_alloc(kAlignment, bytes));
-  if (!block_.memory) throw std::bad_alloc();
+  if (!block_.memory) throw OutOfMemory("the scratch memory of a call", bytes);
   block_.bytes = bytes;
 }
 

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "core/out_of_memory.h"
 #include "core/strided.h"
 #include "rootdk/error.h"
 #include "support/error_of.h"
@@ -41,6 +42,19 @@ TEST(Tensor, RefusesBadSizes) {
             "tensor: the sizes [4611686018427387903, 3] of f32 multiply to more bytes than 64 bits hold");
   EXPECT_THAT(error_of([] { Tensor(DType::f32, {0, INT64_MAX / 2, 3}); }), HasSubstr("more bytes than 64 bits hold"));
   EXPECT_EQ(error_of([] { Tensor(DType::f32, {1, 1, 1, 1, 1, 1, 1}); }), "tensor: rank 7 is over the maximum 6");
+}
+
+TEST(Tensor, SaysHowMuchMemoryThereIsNot) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "the sanitizer ends the program instead";
+#endif
+  try {
+    Tensor(DType::f32, {std::int64_t{1} << 56});
+    FAIL() << "a tensor of 2^58 bytes";
+  } catch (const std::bad_alloc& error) {
+    EXPECT_STREQ(message_of(error), "out of memory: there are no 288230376151711744 bytes for a tensor");
+  }
+  EXPECT_STREQ(message_of(std::bad_alloc()), "out of memory");
 }
 
 TEST(Tensor, ValuesAreOfItsOwnType) {

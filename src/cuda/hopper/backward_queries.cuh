@@ -85,8 +85,10 @@ class QueriesConsumer {
     for (int r = 0; r < 2; ++r) {
       const bool exists = row + 8 * r < p_.rule.q_len;
       const std::int64_t at = plane * p_.queries.slots * C::kBlockQ + row + 8 * r;
-      negative_lse_[r] = exists ? p_.negative_lse[at] : -INFINITY;
-      delta_[r] = exists ? p_.delta[at] : 0.f;
+      // From L2: no wait for `prepare` stands in this kernel, which would make L1 forget what an earlier call left
+      // there.
+      negative_lse_[r] = exists ? __ldcg(&p_.negative_lse[at]) : -INFINITY;
+      delta_[r] = exists ? __ldcg(&p_.delta[at]) : 0.f;
     }
     position_ = row + p_.rule.kv_len - p_.rule.q_len;
     key0_ = b.first * C::kBlockKv;

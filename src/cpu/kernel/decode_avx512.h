@@ -14,6 +14,17 @@ struct WidenedLanesAvx512 : WidenedLanes<Stored, Values> {
   static void store_sums(const Vec (&sums)[4][4], float* to, int stride) { store_block_sums(sums, to, stride); }
 };
 
+struct StoredInt8Avx512 {
+  using Type = int8_t;
+  static Vec load(const int8_t* p) { return widen(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
+  static Vec load_first(const int8_t* p, int n) {
+    return widen(_mm_maskz_loadu_epi8(static_cast<__mmask16>(n >= 16 ? 0xffff : (1 << n) - 1), p));
+  }
+
+ private:
+  static Vec widen(__m128i bytes) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)); }
+};
+
 // e4m3 by way of f16, whose exponents are 8 larger. A byte that is extended by its sign and moved up by 7 has every bit
 // in its place, but for a copy of the sign where the exponent's first bit is.
 struct StoredE4m3Avx512 {

@@ -10,7 +10,7 @@ namespace rootdk::cpu {
 const DecodeTable& avx512_decode() {
   static constexpr DecodeTable kTable =
       DecodeFunctions<WidenedAvx512<Stored<ElementKind::f32>, InOrder>, WidenedAvx512<Stored<ElementKind::bf16>>,
-                      WidenedAvx512<Stored<ElementKind::f16>>, WidenedAvx512<StoredInt8>,
+                      WidenedAvx512<Stored<ElementKind::f16>>, WidenedAvx512<StoredInt8Avx512>,
                       WidenedAvx512<StoredE4m3Avx512>>::table();
   return kTable;
 }

@@ -97,9 +97,9 @@ def test_make_wheel_builds_this_wheel():
     assert "scripts/build_wheel.py build dist" in commands
 
 
-def test_pip_installs_the_source_tree(wheel, tmp_path):
+def test_pip_installs_the_source_tree(wheel, environment, tmp_path):
     """pip install . packs the same wheel; here over the build that is under test."""
-    pip = (sys.executable, "-m", "pip", "wheel", "--no-index", "--no-deps", "--disable-pip-version-check")
+    pip = (environment / "bin/pip", "wheel", "--no-index", "--no-deps", "--disable-pip-version-check")
     run(*pip, SOURCE, "--config-settings", f"build={BUILD}", "--wheel-dir", tmp_path)
     assert (tmp_path / wheel.name).read_bytes() == wheel.read_bytes()
 

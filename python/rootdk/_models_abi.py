@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Callable, List
 
 from . import _abi
+from ._exit_gate import gate
 from ._structs import double, int32, int64, pointer, size
 
 _text = ctypes.POINTER(pointer)  # receives the address of a text, whose size stands beside it
@@ -106,17 +107,17 @@ class Functions:
         self.model_decode = self._function(
             "model_decode", int32, [pointer, _ids, size, int32, _text, ctypes.POINTER(size)]
         )
-        self.model_forward = self._function("model_forward", int32, [pointer, *tensors, int32])
+        self.model_forward = self._computing("model_forward", int32, [pointer, *tensors, int32])
         self.generate_params_init = self._function("generate_params_init", None, [ctypes.POINTER(GenerateParams)])
-        self.generation_begin = self._function(
+        self.generation_begin = self._computing(
             "generation_begin", int32, [pointer, _ids, size, ctypes.POINTER(GenerateParams), handle]
         )
-        self.generation_next = self._function(
+        self.generation_next = self._computing(
             "generation_next", int32, [pointer, ctypes.POINTER(int32), _text, ctypes.POINTER(size)]
         )
         self.generation_destroy = self._function("generation_destroy", None, [pointer])
         self.inspect_params_init = self._function("inspect_params_init", None, [ctypes.POINTER(InspectParams)])
-        self.model_inspect = self._function(
+        self.model_inspect = self._computing(
             "model_inspect", int32, [pointer, _ids, size, ctypes.POINTER(InspectParams), handle]
         )
         self.inspection_json = self._function("inspection_json", int32, [pointer, _text, ctypes.POINTER(size)])
@@ -136,6 +137,9 @@ class Functions:
 
     def _function(self, name: str, result: Any, arguments: List[Any]) -> Callable[..., Any]:
         return _abi.typed_function(self._library, self.path, name, result, arguments)
+
+    def _computing(self, name: str, result: Any, arguments: List[Any]) -> Callable[..., Any]:
+        return gate.through(self._function(name, result, arguments))
 
     def text(self, function: Callable[..., int], *arguments: Any) -> str:
         """What a function hands out as (text, bytes)."""

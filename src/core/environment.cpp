@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "core/check.h"
+#include "core/immortal.h"
 
 namespace rootdk {
 namespace {
@@ -26,12 +27,12 @@ int parse_threads(std::string_view text) {
 }  // namespace
 
 const Environment& environment() {
-  static const Environment value = [] {
+  static const Environment& value = immortal([] {
     const std::string_view verbose = variable("ROOTDK_VERBOSE");
     return Environment{.target = std::string(variable("ROOTDK_TARGET")),
                        .verbose = !verbose.empty() && verbose != "0",
                        .threads = parse_threads(variable("ROOTDK_THREADS"))};
-  }();
+  }());
   return value;
 }
 

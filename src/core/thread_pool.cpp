@@ -3,6 +3,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -23,17 +24,16 @@ thread_local bool inside_pool = false;
 class ThreadPool final : public Executor {
  public:
   explicit ThreadPool(int threads) {
-    for (int i = 1; i < threads; ++i) workers_.emplace_back([this] { work(); });
-  }
-
-  ~ThreadPool() override {
-    {
-      std::lock_guard lock(mutex_);
-      stopping_ = true;
+    try {
+      for (int i = 1; i < threads; ++i) workers_.emplace_back([this] { work(); });
+    } catch (const std::system_error& error) {
+      const std::size_t started = workers_.size();
+      stop();
+      fail("executor: of ", threads - 1, " threads beside the caller's only ", started,
+           " could be started: ", error.what());
     }
-    wake_.notify_all();
-    for (std::thread& worker : workers_) worker.join();
   }
+  ~ThreadPool() override { stop(); }
 
   int threads() const override { return static_cast<int>(workers_.size()) + 1; }
 
@@ -65,6 +65,15 @@ class ThreadPool final : public Executor {
     void* context = nullptr;
     std::int64_t count = 0;
   };
+
+  void stop() {
+    {
+      std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    wake_.notify_all();
+    for (std::thread& worker : workers_) worker.join();
+  }
 
   void take_indices(const Job& job) {
     for (std::int64_t i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < job.count;) job.task(job.context, i);
@@ -110,16 +119,13 @@ struct Pools {
   std::atomic<Executor*> usual{nullptr};  // the one of default_executor(), which every call asks for: without the lock
 };
 
-// A fork copies the calling thread alone: in the child the parent's pools have no threads, and nobody opens their
-// locks. The child leaves them as they are, and begins with none.
+// Never destroyed, as what immortal() makes. A fork copies the calling thread alone: in the child the parent's pools
+// have no threads, and nobody opens their locks. The child leaves them as they are, and begins with none.
 Pools& this_process_pools() {
-  static std::unique_ptr<Pools> pools;
+  static Pools* pools = nullptr;
   static const int registered = [] {
-    pools = std::make_unique<Pools>();
-    return pthread_atfork(nullptr, nullptr, [] {
-      static_cast<void>(pools.release());
-      pools = std::make_unique<Pools>();
-    });
+    pools = new Pools;
+    return pthread_atfork(nullptr, nullptr, [] { pools = new Pools; });
   }();
   require(registered == 0, "executor: pthread_atfork failed with ", registered);
   return *pools;

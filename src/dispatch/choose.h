@@ -14,6 +14,7 @@
 
 #include "core/check.h"
 #include "core/environment.h"
+#include "core/immortal.h"
 #include "core/implementation.h"
 #include "rootdk/attention.h"
 
@@ -32,7 +33,7 @@ std::vector<Implementation<Call>> joined(std::initializer_list<std::span<const I
 
 template <class Call>
 const std::vector<Implementation<Call>>& ordered() {
-  static const std::vector<Implementation<Call>> all = implementations<Call>();
+  static const std::vector<Implementation<Call>>& all = immortal(implementations<Call>());
   return all;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/immortal.h"
 #include "models/tokenizer_parts.h"
 #include "models/unicode.h"
 
@@ -159,7 +160,7 @@ SplitStep make_metaspace(const JsonFields& fields) {
 }  // namespace
 
 const std::vector<std::string>& byte_characters() {
-  static const std::vector<std::string> characters = [] {
+  static const std::vector<std::string>& characters = immortal([] {
     std::vector<std::string> result(256);
     char32_t next = 256;  // bytes that do not print get the characters from here on
     for (unsigned byte = 0; byte < 256; ++byte) {
@@ -167,16 +168,16 @@ const std::vector<std::string>& byte_characters() {
       unicode::append(result[byte], prints ? static_cast<char32_t>(byte) : next++);
     }
     return result;
-  }();
+  }());
   return characters;
 }
 
 std::string bytes_of_characters(std::string_view text) {
-  static const std::unordered_map<std::string, char> bytes = [] {
+  static const std::unordered_map<std::string, char>& bytes = immortal([] {
     std::unordered_map<std::string, char> result;
     for (std::size_t byte = 0; byte < 256; ++byte) result[byte_characters()[byte]] = static_cast<char>(byte);
     return result;
-  }();
+  }());
   std::string result;
   for (const char32_t c : unicode::code_points(text)) {
     std::string character;

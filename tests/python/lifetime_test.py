@@ -74,6 +74,43 @@ for _ in range(10):
     assert run(program) == ""
 
 
+def test_exit_waits_for_calls_under_way():
+    program = """
+import atexit, sys, threading, time
+@atexit.register  # before the package's own, so that it runs after that
+def late():
+    gate.through(tell)("the exiting thread may call")
+    threading.Thread(target=gate.through(tell), args=("too late",), daemon=True).start()
+    time.sleep(0.1)
+from rootdk._exit_gate import gate
+begun = threading.Event()
+def tell(text):
+    print(text, file=sys.stderr)
+def work():
+    begun.set()
+    time.sleep(0.3)
+    tell("done")
+threading.Thread(target=gate.through(work), daemon=True).start()
+begun.wait()
+"""
+    assert run(program) == "done\nthe exiting thread may call\n"
+
+
+def test_a_forked_child_does_not_wait_for_threads_of_its_parent():
+    program = """
+import os, threading
+from rootdk._exit_gate import gate
+begun, end = threading.Event(), threading.Event()
+threading.Thread(target=gate.through(lambda: (begun.set(), end.wait())), daemon=True).start()
+begun.wait()
+child = os.fork()
+if child:
+    assert os.waitpid(child, 0)[1] == 0
+    end.set()
+"""
+    assert run(program) == ""
+
+
 @pytest.mark.parametrize("held", ["numpy.from_dlpack(buffer)", "buffer.__dlpack__()"])
 def test_exit_with_memory_held_by_others(held):
     program = f"import sys, numpy, rootdk; buffer = rootdk.Buffer.empty((3,), 0); sys.held = {held}"

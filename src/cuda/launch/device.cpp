@@ -5,6 +5,7 @@
 #include <map>
 #include <mutex>
 
+#include "core/immortal.h"
 #include "cuda/launch/check.h"
 
 namespace rootdk::cuda {
@@ -31,7 +32,7 @@ DeviceTraits ask_device(int index) {
 
 const DeviceTraits& device_traits(int index) {
   static std::mutex mutex;
-  static std::map<int, DeviceTraits> known;
+  static auto& known = immortal(std::map<int, DeviceTraits>{});
   const std::lock_guard lock(mutex);
   const auto found = known.find(index);
   return found != known.end() ? found->second : known.emplace(index, ask_device(index)).first->second;

@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "core/immortal.h"
 #include "cuda/launch/check.h"
 
 namespace rootdk::cuda {
@@ -15,7 +16,7 @@ constexpr int kDefaultSharedBytes = 48 * 1024;  // what a kernel may use without
 void allow_shared_bytes(const KernelLaunch& launch) {
   if (launch.shared_bytes <= kDefaultSharedBytes) return;
   static std::mutex mutex;
-  static std::set<std::pair<const void*, int>> allowed;
+  static auto& allowed = immortal(std::set<std::pair<const void*, int>>{});
   const std::lock_guard lock(mutex);
   if (allowed.contains({launch.function, launch.device})) return;
   check(cudaFuncSetAttribute(launch.function, cudaFuncAttributeMaxDynamicSharedMemorySize, launch.shared_bytes),

@@ -285,11 +285,14 @@ void check_data_gradient(const Validator& check, std::string_view name, const Te
   check_gradient(check, name, gradient, parameter);
   const std::string full_name = "gradients." + std::string(name);
   check.data_tensor(full_name, gradient);
-  for (const auto& [read_name, view] :
-       {std::pair{"saved.q", saved.q}, std::pair{"saved.k", saved.k}, std::pair{"saved.v", saved.v},
-        std::pair{"saved.out", saved.out}, std::pair{"upstream.out", upstream.out}}) {
-    require_apart({check.operation(), full_name, gradient}, {check.operation(), read_name, view});
-  }
+  const auto is_not = [&](std::string_view read_name, const ConstTensorView& read) {
+    require_apart(check.operation(), full_name, gradient, read_name, read);
+  };
+  is_not("saved.q", saved.q);
+  is_not("saved.k", saved.k);
+  is_not("saved.v", saved.v);
+  is_not("saved.out", saved.out);
+  is_not("upstream.out", upstream.out);
 }
 
 }  // namespace
@@ -299,9 +302,9 @@ ForwardCall make_forward_call(ConstTensorView q, ConstTensorView k, ConstTensorV
   const Validator check("attention", q);
   const AttentionShape shape = check.shape(q, k, v, params);
   check.output_data("out", out, {q.size(0), q.size(1), q.size(2), v.size(3)});
-  for (const auto& [name, view] : {std::pair{"q", q}, std::pair{"k", k}, std::pair{"v", v}}) {
-    require_apart({check.operation(), "out", out}, {check.operation(), name, view});
-  }
+  require_apart(check.operation(), "out", out, "q", q);
+  require_apart(check.operation(), "out", out, "k", k);
+  require_apart(check.operation(), "out", out, "v", v);
   check.params(shape, params);
   check_stats(check, q, k, stats);
   check_pooled_map(check, shape, stats);

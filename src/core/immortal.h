@@ -5,7 +5,7 @@
 namespace rootdk {
 
 // For statics: the value is never destroyed. A process may end while other threads of it still compute, in Python
-// daemon threads do, and they need it until the last moment. The shared libraries stay mapped for the same reason.
+// daemon threads do, and they need it until the last moment. librootdk.so stays mapped for the same reason.
 template <class T>
 T& immortal(T value) {
   return *new T(std::move(value));

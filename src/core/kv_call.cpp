@@ -228,7 +228,7 @@ AttendCall make_attend_call(const KvCacheState& cache, ConstTensorView q, Tensor
   require_shape({"attend", "out", out}, {1, heads, tokens, c.value_dim});
   require(out.dtype == q.dtype, "attend: out is ", name_of(out.dtype), " but q is ", name_of(q.dtype));
   require_no_overlap({"attend", "out", out});
-  require_apart({"attend", "out", out}, {"attend", "q", q});
+  require_apart("attend", "out", out, "q", q);
   const DType small = q.dtype == DType::f64 ? DType::f64 : DType::f32;
   const double logit_scale =
       checked_logit_scale("attend", {params.scale, params.temperature, params.softcap}, c.head_dim, q.dtype);

@@ -93,12 +93,6 @@ void require_no_overlap(const NamedView& t) {
   }
 }
 
-void require_apart(const NamedView& written, const NamedView& read) {
-  if (written.view.data != read.view.data || written.view.elements() == 0 || read.view.elements() == 0) return;
-  fail(written.operation, ": ", written.name, " and ", read.name, " begin at the same address: what is written must ",
-       "not overlap what is read");
-}
-
 void require_device(const NamedView& t, Device device, std::string_view other) {
   if (t.view.device == device) return;
   auto text = [](Device d) {

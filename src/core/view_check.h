@@ -6,6 +6,7 @@
 #include <initializer_list>
 #include <string_view>
 
+#include "core/check.h"
 #include "rootdk/tensor.h"
 
 namespace rootdk {
@@ -29,7 +30,13 @@ void require_addressable(const NamedView& tensor);
 // No two elements share memory: what an output needs.
 void require_no_overlap(const NamedView& tensor);
 // An output is not simply an input too. Views that begin apart may still overlap: that is left to the caller.
-void require_apart(const NamedView& written, const NamedView& read);
+template <class Written>
+void require_apart(std::string_view operation, std::string_view name, const Written& written,
+                   std::string_view read_name, const ConstTensorView& read) {
+  if (written.data != read.data || written.elements() == 0 || read.elements() == 0) return;
+  fail(operation, ": ", name, " and ", read_name, " begin at the same address: what is written must not overlap what ",
+       "is read");
+}
 void require_device(const NamedView& tensor, Device device, std::string_view other);
 
 }  // namespace rootdk

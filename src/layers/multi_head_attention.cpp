@@ -123,12 +123,11 @@ Value MultiHeadAttention::operator()(Context& context, const Value& x, const Att
   call.additive_v = additive_v;
   call.padding = input.padding;
   call.alibi = alibi_;
-  const AttentionParams params{.score = config_.score,
-                               .scale = config_.scale,
-                               .softcap = config_.softcap,
-                               .causal = config_.causal,
-                               .window_left = config_.window_left,
-                               .relative_zero = input.relative_zero};
+  const AttentionParams params{
+      .score = config_.score,
+      .logits = {.scale = config_.scale, .softcap = config_.softcap, .relative_zero = input.relative_zero},
+      .causal = config_.causal,
+      .window_left = config_.window_left};
   const Value read = dot_product_attention(context, call, params, input.capture);
   return config_.output_projection ? out(context, read) : read;
 }

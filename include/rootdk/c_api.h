@@ -297,7 +297,7 @@ typedef struct rootdk_attend_params {
   const rootdk_rope_params* rope;
 } rootdk_attend_params;
 
-/* rootdk::AttendStats; any may be null. */
+/* The row statistics of rootdk::AttentionStats; any may be null. */
 typedef struct rootdk_attend_stats {
   size_t struct_size;
   const rootdk_tensor *lse, *max_logit, *max_weight, *entropy, *sum_p2;

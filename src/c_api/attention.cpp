@@ -51,9 +51,12 @@ std::string to_json(const rootdk::Explanation& explanation) {
 template <class Explain>
 const char* explained(Explain&& explain) {
   thread_local std::string text;
-  rootdk::Explanation explanation;
-  if (guarded([&] { explanation = explain(); }) != ROOTDK_OK) explanation.error = rootdk_last_error();
-  text = to_json(explanation);
+  const rootdk_status status = guarded([&] {
+    rootdk::Explanation explanation;
+    if (guarded([&] { explanation = explain(); }) != ROOTDK_OK) explanation.error = rootdk_last_error();
+    text = to_json(explanation);
+  });
+  if (status != ROOTDK_OK) return R"({"chosen": "", "error": "out of memory", "candidates": []})";
   return text.c_str();
 }
 

@@ -67,8 +67,8 @@ class ROOTDK_API Executor {
   }
 };
 
-// The library's own pool, as wide as ROOTDK_THREADS says. Default: the hardware threads that this process may use, by its
-// affinity and by the CPU quota of its control groups.
+// The library's own pool, as wide as ROOTDK_THREADS says. Default: the hardware threads that this process may use, by
+// its affinity and by the CPU quota of its control groups.
 ROOTDK_API Executor& default_executor();
 
 // A pool of the given width, shared by all who ask for the same width; 1 runs everything on the calling thread.

@@ -77,8 +77,8 @@ struct KvCacheState {
   std::size_t plan_append(std::span<const KvStep> steps, std::int64_t layer);
   // Carries the plan out; nothing fails any more. `copies` has room for what was planned.
   void commit_append(std::span<const KvStep> steps, std::int64_t layer, std::vector<PageCopy>& copies);
-  // Takes the last commit back, where the tokens could not be written: lengths, page tables, references and the order of
-  // free pages are what they were.
+  // Takes the last commit back, where the tokens could not be written: lengths, page tables, references and the order
+  // of free pages are what they were.
   void undo_append(std::span<const KvStep> steps, std::int64_t layer, std::span<const PageCopy> copies);
 
   KvCacheConfig config;

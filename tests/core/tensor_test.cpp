@@ -82,7 +82,8 @@ static_assert(GivesView<Tensor&> && GivesView<const Tensor&>);
 static_assert(!GivesView<Tensor&&> && !GivesView<const Tensor&&>);
 // A temporary can be read by a call, not written to.
 static_assert(std::is_convertible_v<Tensor&, TensorView> && std::is_convertible_v<Tensor&, ConstTensorView>);
-static_assert(std::is_convertible_v<const Tensor&, ConstTensorView> && !std::is_convertible_v<const Tensor&, TensorView>);
+static_assert(std::is_convertible_v<const Tensor&, ConstTensorView> &&
+              !std::is_convertible_v<const Tensor&, TensorView>);
 static_assert(std::is_convertible_v<Tensor&&, ConstTensorView> && !std::is_convertible_v<Tensor&&, TensorView>);
 static_assert(std::is_nothrow_move_constructible_v<Tensor> && std::is_nothrow_move_assignable_v<Tensor>);
 static_assert(!std::is_copy_constructible_v<Tensor> && !std::is_copy_assignable_v<Tensor>);

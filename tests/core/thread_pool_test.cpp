@@ -116,8 +116,12 @@ TEST(ThreadPool, TheCallerLeavesThePoolWithItsError) {
 
 TEST(ThreadPool, ErrorsOfNestedCallsReachTheCaller) {
   Executor& pool = shared_executor(3);
-  EXPECT_THROW(pool.parallel_for(
-                   8, [&](std::int64_t) { pool.parallel_for(5, [](std::int64_t i) { if (i == 4) throw Error("inner"); }); }),
+  EXPECT_THROW(pool.parallel_for(8,
+                                 [&](std::int64_t) {
+                                   pool.parallel_for(5, [](std::int64_t i) {
+                                     if (i == 4) throw Error("inner");
+                                   });
+                                 }),
                Error);
   expect_each_once(pool, 100);
 }
@@ -135,7 +139,11 @@ class HostPool final : public Executor {
 
 TEST(Executor, ExceptionsDoNotReachTheThreadsOfAHostsPool) {
   HostPool pool;
-  EXPECT_THROW(pool.parallel_for(6, [](std::int64_t i) { if (i > 2) throw Error("a task"); }), Error);
+  EXPECT_THROW(pool.parallel_for(6,
+                                 [](std::int64_t i) {
+                                   if (i > 2) throw Error("a task");
+                                 }),
+               Error);
   expect_each_once(pool, 6);
 }
 

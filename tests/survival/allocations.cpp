@@ -110,7 +110,9 @@ void* operator new(std::size_t bytes) { return take_or_throw(bytes, kPlain); }
 void* operator new[](std::size_t bytes) { return take_or_throw(bytes, kPlain); }
 void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept { return take(bytes, kPlain); }
 void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept { return take(bytes, kPlain); }
-void* operator new(std::size_t bytes, std::align_val_t to) { return take_or_throw(bytes, static_cast<std::size_t>(to)); }
+void* operator new(std::size_t bytes, std::align_val_t to) {
+  return take_or_throw(bytes, static_cast<std::size_t>(to));
+}
 void* operator new[](std::size_t bytes, std::align_val_t to) {
   return take_or_throw(bytes, static_cast<std::size_t>(to));
 }

@@ -26,7 +26,12 @@ Bits bits_of(const Results& results) {
 
 std::vector<CaseSpec> cases() {
   return {
-      {.name = "survives_causal_groups", .heads = 4, .kv_heads = 2, .q_len = 9, .kv_len = 21, .scalars = {.causal = true}},
+      {.name = "survives_causal_groups",
+       .heads = 4,
+       .kv_heads = 2,
+       .q_len = 9,
+       .kv_len = 21,
+       .scalars = {.causal = true}},
       {.name = "survives_maps",
        .batch = 2,
        .q_len = 17,
@@ -62,9 +67,10 @@ std::vector<CaseSpec> cases() {
 // Memory runs out in the very first call of the process, while lists of implementations and threads are made.
 TEST(SurvivesAttention, AsTheFirstCallOfAProcess) {
   const AttentionCase problem = make_case(cases()[0], DType::f32);
-  expect_survives(
-      "first call", computes([&] { return bits_of(run_forward(problem, {.executor = &shared_executor(3)})); }),
-      {.cold = true});
+  expect_survives("first call", computes([&] {
+                    return bits_of(run_forward(problem, {.name = "", .executor = &shared_executor(3)}));
+                  }),
+                  {.cold = true});
 }
 
 TEST(SurvivesAttention, APoolThatCannotBeMadeIsMadeLater) {
@@ -90,7 +96,7 @@ TEST(SurvivesAttention, Forward) {
       const AttentionCase problem = make_case(spec, dtype);
       for (const int threads : {1, 3}) {
         expect_survives(spec.name + " in " + std::string(name_of(dtype)), computes([&] {
-                          return bits_of(run_forward(problem, {.executor = &shared_executor(threads)}));
+                          return bits_of(run_forward(problem, {.name = "", .executor = &shared_executor(threads)}));
                         }));
       }
     }
@@ -101,7 +107,7 @@ TEST(SurvivesAttention, Backward) {
   for (const CaseSpec& spec : cases()) {
     for (const DType dtype : {DType::f32, DType::bf16}) {
       const AttentionCase problem = make_case(spec, dtype);
-      const Target target{.executor = &shared_executor(3)};
+      const Target target{.name = "", .executor = &shared_executor(3)};
       const Results forward = run_forward(problem, target);
       expect_survives(spec.name + " in " + std::string(name_of(dtype)),
                       computes([&] { return bits_of(run_backward(problem, forward, target)); }));

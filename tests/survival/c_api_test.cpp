@@ -101,12 +101,13 @@ class HandleSubject final : public Subject {
     rootdk_kv_cache_config config;
     rootdk_kv_cache_config_init(&config);
     config.kv_heads = 2, config.head_dim = 16, config.page_size = 16, config.pages = 8;
-    check(rootdk_kv_cache_create(&config, &cache_));
-    check(rootdk_kv_open(cache_, &first_));
+    rootdk_kv_cache* made = nullptr;
+    check(rootdk_kv_cache_create(&config, &made));
+    cache_.reset(made);
+    check(rootdk_kv_open(cache_.get(), &first_));
     append(10);
-    check(rootdk_kv_fork(cache_, first_, -1, &second_));
+    check(rootdk_kv_fork(cache_.get(), first_, -1, &second_));
   }
-  ~HandleSubject() override { rootdk_kv_cache_destroy(cache_); }
 
   void call() override {
     append(20);
@@ -114,9 +115,9 @@ class HandleSubject final : public Subject {
   }
   Bits kept() const override {
     rootdk_kv_usage usage{};
-    check(rootdk_kv_usage_of(cache_, &usage));
+    check(rootdk_kv_usage_of(cache_.get(), &usage));
     int64_t length = 0;
-    check(rootdk_kv_length(cache_, first_, 0, &length));
+    check(rootdk_kv_length(cache_.get(), first_, 0, &length));
     Bits bits;
     for (const int64_t number : {usage.sequences, usage.free_pages, usage.shared_pages, length}) bits.add(number);
     bits.add(appended_);
@@ -127,7 +128,7 @@ class HandleSubject final : public Subject {
     Tensor out(DType::f32, {1, 4, 20, 16});
     const rootdk_tensor cq = c_tensor(q), cout = c_tensor(out);
     const rootdk_kv_step step = {first_, 20, -1};
-    check(rootdk_kv_attend(cache_, &cq, &cout, &step, 1, nullptr, nullptr, nullptr));
+    check(rootdk_kv_attend(cache_.get(), &cq, &cout, &step, 1, nullptr, nullptr, nullptr));
     Bits bits = kept();
     bits.add(out);
     return bits;
@@ -141,11 +142,14 @@ class HandleSubject final : public Subject {
     rootdk_rope_params rope;
     rootdk_rope_params_init(&rope);
     const rootdk_kv_step step = {first_, tokens, -1};
-    check(rootdk_kv_append(cache_, &part, &part, &step, 1, 0, &rope, nullptr));
+    check(rootdk_kv_append(cache_.get(), &part, &part, &step, 1, 0, &rope, nullptr));
   }
 
   Tensor rows_ = wave({1, 2, 20, 16}, 0.3f);
-  rootdk_kv_cache* cache_ = nullptr;
+  struct Destroy {
+    void operator()(rootdk_kv_cache* cache) const { rootdk_kv_cache_destroy(cache); }
+  };
+  std::unique_ptr<rootdk_kv_cache, Destroy> cache_;
   int64_t first_ = -1, second_ = -1;
   bool appended_ = false;
 };
@@ -188,7 +192,9 @@ TEST(SurvivesCApi, ErrorsWithoutMemoryForTheirMessage) {
     }
     EXPECT_NE(status, ROOTDK_OK);
     EXPECT_STRNE(rootdk_last_error(), "");
-    if (!failed) EXPECT_STREQ(rootdk_last_error(), "attention: v is not given");
+    if (!failed) {
+      EXPECT_STREQ(rootdk_last_error(), "attention: v is not given");
+    }
   }
 }
 

@@ -90,8 +90,9 @@ TEST(SurvivesModels, GeneratorNext) {
     for (const bool greedy : {true, false}) {
       for (const int before : {0, 3}) {
         const GenerateParams params{.max_new = 8, .sampling = {.greedy = greedy, .top_p = 0.9}, .stop_at_end = false};
-        expect_survives(std::string(name) + " next",
-                        [&] { return std::make_unique<GeneratorSubject>(loaded, params, before); }, kSampled);
+        expect_survives(
+            std::string(name) + " next", [&] { return std::make_unique<GeneratorSubject>(loaded, params, before); },
+            kSampled);
       }
     }
   }
@@ -99,8 +100,10 @@ TEST(SurvivesModels, GeneratorNext) {
 
 TEST(SurvivesModels, Generate) {
   const LoadedModel loaded = LoadedModel::load(fixture("llama"));
-  expect_survives("generate",
-                  computes([&] { return bits_of(generate(loaded.model, {1, 2, 3}, {.max_new = 5}).ids); }), kSampled);
+  expect_survives("generate", computes([&] {
+                    return bits_of(generate(loaded.model, {1, 2, 3}, {.max_new = 5}).ids);
+                  }),
+                  kSampled);
 }
 
 class TrainSubject final : public Subject {
@@ -128,14 +131,17 @@ class TrainSubject final : public Subject {
     settings.validation_share = 0;
     return settings;
   }
-  static const char* text() { return "The quick brown fox jumps over the lazy dog. A wizard's job is to vex chumps.\n"; }
+  static const char* text() {
+    return "The quick brown fox jumps over the lazy dog. A wizard's job is to vex chumps.\n";
+  }
 
   Trainer trainer_;
   double loss_ = 0;
 };
 
 TEST(SurvivesModels, TrainStep) {
-  expect_survives("train step", [] { return std::make_unique<TrainSubject>(); }, kSampled);
+  expect_survives(
+      "train step", [] { return std::make_unique<TrainSubject>(); }, kSampled);
 }
 
 TEST(SurvivesModels, Inspect) {

@@ -36,6 +36,9 @@ rootdk_status guarded(Body&& body) noexcept {
   } catch (const std::exception& error) {
     rootdk_set_last_error(error.what());
     return ROOTDK_INTERNAL_ERROR;
+  } catch (...) {  // of a caller's thread pool
+    rootdk_set_last_error("an exception of unknown type");
+    return ROOTDK_INTERNAL_ERROR;
   }
 }
 

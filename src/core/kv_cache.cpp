@@ -160,7 +160,7 @@ void KvCacheState::require_layer(std::string_view operation, std::int64_t layer)
   require(layer >= 0 && layer < config.layers, operation, ": layer ", layer, " is not in 0 to ", config.layers - 1);
 }
 
-SequenceId KvCacheState::open() {
+std::int32_t KvCacheState::prepare_slot() {
   if (free_slots.empty()) {
     // Room for the slot on the free list is made here, so that close() cannot fail.
     free_slots.reserve(sequences.size() + 1);
@@ -168,12 +168,18 @@ SequenceId KvCacheState::open() {
     free_slots.push_back(static_cast<std::int32_t>(sequences.size() - 1));
   }
   const std::int32_t slot = free_slots.back();
-  KvSequence& sequence = sequences[static_cast<std::size_t>(slot)];
-  sequence.lengths.assign(static_cast<std::size_t>(config.layers), 0);
+  sequences[static_cast<std::size_t>(slot)].lengths.assign(static_cast<std::size_t>(config.layers), 0);
+  return slot;
+}
+
+SequenceId KvCacheState::take_slot(std::int32_t slot) noexcept {
   free_slots.pop_back();
+  KvSequence& sequence = sequences[static_cast<std::size_t>(slot)];
   sequence.open = true;
   return static_cast<SequenceId>((sequence.generation << kSlotBits) | slot);
 }
+
+SequenceId KvCacheState::open() { return take_slot(prepare_slot()); }
 
 void KvCacheState::close(KvSequence& sequence) {
   release_pages_from(sequence, 0);
@@ -226,16 +232,10 @@ SequenceId KvCache::fork(SequenceId parent, std::int64_t length) {
     require(length <= from.gap_begin || length >= from.gap_end, "fork: length ", length,
             " lies in the evicted positions ", from.gap_begin, " to ", from.gap_end, " of sequence ", number(parent));
   }
-  const SequenceId child = s.open();  // may move the table: look the parent up afterwards
+  const std::int32_t slot = s.prepare_slot();  // may move the table: look the parent up afterwards
   const KvSequence& from = s.find("fork", parent);
-  KvSequence& to = s.find("fork", child);
-  const std::int64_t pages = s.pages_for(length);
-  try {
-    to.pages.assign(from.pages.begin(), from.pages.begin() + pages);
-  } catch (...) {
-    s.close(to);
-    throw;
-  }
+  KvSequence& to = s.sequences[static_cast<std::size_t>(slot)];
+  to.pages.assign(from.pages.begin(), from.pages.begin() + s.pages_for(length));
   for (const std::int32_t page : to.pages) {
     if (page != kEvictedPage) ++s.references[static_cast<std::size_t>(page)];
   }
@@ -246,7 +246,7 @@ SequenceId KvCache::fork(SequenceId parent, std::int64_t length) {
     to.gap_begin = from.gap_begin;
     to.gap_end = from.gap_end;
   }
-  return child;
+  return s.take_slot(slot);
 }
 
 void KvCache::close(SequenceId sequence) { state_->close(state_->find("close", sequence)); }

@@ -20,14 +20,20 @@ std::vector<AttendImplementation> implementations<AttendCall>() {
 
 }  // namespace dispatch
 
-// Metadata is committed after validation, before data is written. A forced target names an attention kernel, so it does
-// not apply here, where numbers are only moved.
+// Metadata is committed after validation, before data is written, and taken back where writing fails: whatever throws
+// leaves the cache as it was. Targets are names of attention kernels: one that is forced does not apply here, where
+// numbers are only moved.
 void append(KvCache& cache, ConstTensorView k, ConstTensorView v, KvSteps steps, const AppendParams& params,
             const Execution& execution) {
   AppendCall call = make_append_call(cache.state(), k, v, steps, params, execution);
   const AppendImplementation& chosen = dispatch::choose("append", call, {});
   commit_append_call(cache.state(), steps, call);
-  chosen.run(call);
+  try {
+    chosen.run(call);
+  } catch (...) {
+    cache.state().undo_append(steps, call.layer, call.copies);
+    throw;
+  }
 }
 
 void attend(const KvCache& cache, ConstTensorView q, TensorView out, KvSteps steps, const AttendParams& params,

@@ -9,6 +9,7 @@ using rootdk::c_api::guarded;
 struct rootdk_generation {
   Generator generator;
   std::optional<StreamDecoder> stream{};  // where the model has a tokenizer
+  std::optional<std::int32_t> pending{};  // drawn, but its text could not be handed out for want of memory
 };
 
 namespace {
@@ -76,9 +77,12 @@ rootdk_status rootdk_generation_next(rootdk_generation* generation, int32_t* id,
   return guarded([&] {
     require(generation != nullptr, "c_api: the generation is null");
     int32_t& next = result(id, "id");
-    const std::optional<std::int32_t> token = generation->generator.next();
-    next = token.value_or(-1);
+    std::optional<std::int32_t>& token = generation->pending;
+    if (!token) token = generation->generator.next();
+    const int32_t drawn = token.value_or(-1);
     if (text) hand_out(token && generation->stream ? generation->stream->push(*token) : "", text, text_bytes);
+    token.reset();
+    next = drawn;
   });
 }
 

@@ -114,6 +114,8 @@ ForwardParams make_params(const ForwardCall& call) {
   params.group = static_cast<int>(s.group());
   params.q_len = static_cast<int>(s.q_len);
   params.kv_len = static_cast<int>(s.kv_len);
+  params.q_rows = static_cast<int>(call.q.size(2));
+  params.kv_rows = static_cast<int>(call.k.size(2));
   params.head_dim = static_cast<int>(s.head_dim);
   params.value_dim = static_cast<int>(s.value_dim);
   params.left = window_limit(p.window_left);

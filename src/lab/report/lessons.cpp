@@ -152,6 +152,7 @@ std::string lesson_why_square_root() {
   const std::vector<double> unscaled = example.weights({.logits = {.scale = Scale::none()}}),
                             scaled = example.weights({});
   std::ostringstream html;
+  html.exceptions(std::ios::badbit);  // out of memory is an error, not a shorter page
   html << "<section id=\"why\"><h2>Why the square root of d_k</h2>"
        << "<p>A score is a sum of d_k products, "
        << mathml(R"(q \cdot k = q_1 k_1 + q_2 k_2 + \dots + q_{d_k} k_{d_k})")
@@ -216,6 +217,7 @@ std::string lesson_three_scores() {
        "The gain plays the part of the temperature, and brings the choice back."},
   };
   std::ostringstream html;
+  html.exceptions(std::ios::badbit);  // out of memory is an error, not a shorter page
   html << "<section id=\"scores\"><h2>Three ways to score</h2><p>The same q and keys as above, weights computed by the "
           "library.</p><div class=\"two\">";
   for (const Row& row : rows) {

@@ -44,7 +44,7 @@ __version__: str = _version().decode()
 
 
 def __getattr__(name: str) -> "_types.ModuleType":
-    """rootdk.torch and rootdk.huggingface are there without an import of their own; what they need is imported then."""
+    """rootdk.torch and rootdk.huggingface need no import; their dependencies are imported on first use."""
     if name in ("torch", "huggingface"):
         return _importlib.import_module("." + name, __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -52,7 +52,7 @@ TENSOR_SLOTS = 40
 
 
 class Place:
-    """Where a struct lies in every arena, behind the tensors, and how it is written there."""
+    """The offset of a struct in every arena, after the tensors, and how it is written there."""
 
     _end = TENSOR_SLOTS * TENSOR_SIZE
     __slots__ = ("offset", "size", "_pack_into")

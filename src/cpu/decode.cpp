@@ -80,8 +80,9 @@ class AttendRun {
         out_stride_((shape_.value_dim + 63) / 64 * 64) {
     for (const KvSpan& span : call.spans) cut(span);
     block_rows_ = static_cast<int>((tokens_per_block_ * shape_.group() + kRowBlock - 1) / kRowBlock * kRowBlock);
-    const std::int64_t piece = shape_.page_size * shape_.head_dim * static_cast<std::int64_t>(size_of(call.k.dtype));
-    if (piece < kLongRunBytes) heads_together_ = std::min<std::int64_t>(shape_.kv_heads, kMaxHeadsTogether);
+    const std::int64_t run_bytes =
+        shape_.page_size * shape_.head_dim * static_cast<std::int64_t>(size_of(call.k.dtype));
+    if (run_bytes < kLongRunBytes) heads_together_ = std::min<std::int64_t>(shape_.kv_heads, kMaxHeadsTogether);
     // Idle threads would cost more than memory read in short runs.
     if (chunk_count() / heads_together_ < 4 * executor_.threads()) heads_together_ = 1;
   }

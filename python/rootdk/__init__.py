@@ -1,4 +1,4 @@
-"""rootdk: scaled dot-product attention, exact and fused, that tells what happened inside the softmax.
+"""rootdk: scaled dot-product attention, exact and fused, with statistics of its softmax.
 
     >>> import numpy as np, rootdk
     >>> q = k = v = np.random.default_rng(0).standard_normal((1, 4, 128, 64), dtype=np.float32)

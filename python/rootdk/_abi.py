@@ -63,7 +63,7 @@ class Place:
         Place._end += pack.size
 
     def write(self, arena: "Arena", *fields: Any) -> int:
-        """Writes the fields behind struct_size, and gives the address of the struct."""
+        """Writes the fields after struct_size and returns the address of the struct."""
         self._pack_into(arena.memory, self.offset, self.size, *fields)
         return arena.base + self.offset
 
@@ -74,7 +74,7 @@ ATTEND_PARAMS, ATTEND_STATS, KV_CONFIG = Place(AttendParams), Place(AttendStats)
 
 
 class Arena:
-    """The memory of one call's structs, at a fixed address: slots for tensors, then one place for each struct."""
+    """The memory of one call's structs, at a fixed address: descriptions of tensors, then the structs."""
 
     __slots__ = ("memory", "base")
 

@@ -102,7 +102,9 @@ TEST(Docs, EveryPageIsInTheIndexOfItsFolder) {
   for (const char* folder : {"docs", "docs/results", "docs/logbook", "docs/decisions"}) {
     const std::string index = text_of(kRoot / folder / "README.md");
     for (const fs::path& page : pages_in(kRoot / folder)) {
-      EXPECT_NE(index.find("(" + page.filename().string() + ")"), std::string::npos) << page << " is not in the index";
+      std::string link = "(";
+      link.append(page.filename().string()).append(")");
+      EXPECT_NE(index.find(link), std::string::npos) << page << " is not in the index";
     }
   }
 }

@@ -209,6 +209,36 @@ def legend():
         yield f'<text x="{LEFT + 14 + 42 * i}" y="{TOP + 38}" fill="{colour}">{dtype}</text>'
 
 
+def spread(values, pattern="{:.2f}"):
+    low, high = pattern.format(min(values)), pattern.format(max(values))
+    return low if low == high else f"{low} to {high}"
+
+
+def glance(others, decode, beside):
+    """The whole page in a few lines: of peak, of plain reading, and beside PyTorch."""
+    rows = ["| at a glance | |", "| --- | --- |"]
+
+    def by_dtype(results, value):
+        for dtype in BYTES:
+            values = [value(r) for r in results if r["dtype"] == dtype and value(r) is not None]
+            if values:
+                yield f"{dtype} {spread(values)}"
+
+    for operation in ("forward", "backward"):
+        plain = [r for r in others if r["operation"] == operation and r["len"] >= 1024 and not r["causal"] and not r["stats"]]
+        rows.append(f"| {operation}, long rows without a mask: of peak | " +
+                    ", ".join(by_dtype(plain, lambda r: r["fraction_of_peak"])) + " |")
+    contiguous = [r for r in decode if not r["page"] and r["kv_len"] == 32768]
+    rows.append("| decode over 32768 contiguous keys: of plain reading | " +
+                ", ".join(by_dtype(contiguous, lambda r: r["fraction_of_bandwidth"])) + " |")
+    for operation in ("forward", "backward"):
+        same = [r for r in beside if r["operation"] == operation]
+        if same:
+            rows.append(f"| {operation}: times PyTorch's rate | " +
+                        ", ".join(by_dtype(same, lambda r: r["speedup_vs_torch"])) + " |")
+    return "\n".join(rows)
+
+
 KEPT = "<!-- Written by hand from here on: make bench keeps it. -->"
 
 
@@ -234,7 +264,7 @@ def page_text(machine, source, results):
     picture = Picture(others + [with_gflops(r) for r in decode if r["kv_len"] == 32768], bandwidth)
     used = {d: ", ".join(dict.fromkeys(r["implementation"] for r in others if r["dtype"] == d)) for d in BYTES}
     text = (
-        head(machine, sorted({r["threads"] for r in results}), source) +
+        head(machine, sorted({r["threads"] for r in results}), source) + glance(others, decode, beside) + "\n\n" +
         "Packing and every other overhead is inside the times. 8 heads, no mask unless said. The peak is that of the target's "
         "multiply-adds, measured between the runs. The textbook is a BLAS product, the softmax over the n x n matrix and a BLAS "
         "product, in f32, head by head. Targets: " + "; ".join(f"{d} on {name}" for d, name in used.items() if name) + ".\n\n"

@@ -2,7 +2,7 @@
 #   make run      build, then the tour: a minute's walk through everything
 #   make test     build, then every test
 #   make check    sanitizers, threads, fuzzing and cross-compiled targets
-#   make bench    the benchmark grid, into docs/
+#   make bench    the benchmark grid, into docs/results/
 #   make format   clang-format over the tree
 #   make wheel    a Python wheel with the libraries, the command line and the built-in model, into dist/
 #   make install  into PREFIX (default /usr/local)

@@ -28,7 +28,7 @@ struct ExplainOptions {
   ExecutionOptions execution;
 };
 
-// The views of a call that is only asked about. Nobody reads the elements of such a call, except lengths and starts:
+// The views of a call that is only asked about. Its elements are not read, except lengths and starts:
 // those are real, the others are shapes over a few bytes, so that a question about a million keys takes no memory.
 class Question {
  public:
@@ -234,13 +234,13 @@ void add_feature_options(CLI::App& verb, ExplainOptions& o) {
   const auto flag = [&](const char* name, bool& value, const char* help) {
     verb.add_flag(name, value, help)->group("Features");
   };
-  verb.add_option("--score", o.score, "How a query and a key become a number (default: dot)")
+  verb.add_option("--score", o.score, "The score of a query and a key (default: dot)")
       ->check(CLI::IsMember({"dot", "cosine", "additive"}).description(""))
       ->type_name("dot|cosine|additive")
       ->group("Features");
   verb.add_option("--softcap", o.softcap, "Cap of the scaled score")->type_name("X")->group("Features");
   verb.add_option("--dropout", o.dropout, "Probability that a weight is dropped")->type_name("P")->group("Features");
-  flag("--causal", o.causal, "Keys up to the query's own position");
+  flag("--causal", o.causal, "Keys up to the query's position");
   verb.add_option("--window-left", o.window_left, "Keys kept to the left (-1: all)")->type_name("N")->group("Features");
   verb.add_option("--window-right", o.window_right, "Keys kept to the right (-1: all)")
       ->type_name("N")

@@ -26,7 +26,7 @@ std::string refuse_tensors(const Target& target, const ConstTensorView& q, const
   return target.missing();
 }
 
-// Implementations are plain function pointers: one pair per target, made from its index.
+// Implementations are plain function pointers, made for each target from its index.
 template <std::size_t I>
 ForwardImplementation forward_implementation() {
   return {

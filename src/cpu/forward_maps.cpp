@@ -78,7 +78,7 @@ void ForwardRun::flush_cells(const Pair& pair, std::int64_t map_row) {
 void ForwardRun::clear_maps() {
   fill_zero(call_.stats.column_mass);
   fill_zero(call_.stats.weights);
-  if (plan_.rows == 0) fill_zero(call_.stats.pooled_map);
+  if (plan_.rows == 0 || call_.shape.kv_len == 0) fill_zero(call_.stats.pooled_map);
 }
 
 void ForwardRun::second_pass(const Step& step) {
@@ -156,7 +156,7 @@ void ForwardRun::exact_weights(Slot& slot, const Pair& pair, const Step& step) {
       slot.row_max[rows] = normalisers_[normaliser_index(pair, combined)].max;
       slot.row_scale[rows] = normalisers_[normaliser_index(pair, combined)].factor;
       targets[static_cast<std::size_t>(rows)] =
-          &weights(pair.span.batch_entry, pair.kv_head * group + g, w, pair.span.kv_begin);
+          weights.at(pair.span.batch_entry, pair.kv_head * group + g, w, pair.span.kv_begin);
       if (++rows == plan_.sizes.geometry.block_rows) run_rows();
     }
   }

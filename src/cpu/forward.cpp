@@ -345,7 +345,8 @@ void ForwardRun::finish(const Slot& slot, const ForwardBlock& block, const Pair&
   const RowStates& state = block.state;
   if (!statistics_.any() && !call_.params.sinks.defined() && !normalisers_ && !block.pooled.segments) {
     for (int r = 0; r < block.row_count; ++r) {
-      slot.factors[r] = state.sum[r] == 0.0f ? 0.0f : call_.dropout.keep_scale / state.sum[r];
+      // Rounded as below: statistics never change the result.
+      slot.factors[r] = state.sum[r] == 0.0f ? 0.0f : 1.0f / state.sum[r] * call_.dropout.keep_scale;
     }
     kernels_.store_rows(block, slot.factors, element_kind(call_.out.dtype));
     return;

@@ -136,14 +136,14 @@ class ForwardKernel {
     if (begin >= end) return;
     const int first_row = group * kRows, rows = smaller(kRows, block_.row_count - first_row);
     if (!rule_.has_block_mask) return attend(piece(first_row, rows, begin, end));
-    // Block-sparse: runs of panels that some row needs. Pooled sums want one piece a tile.
+    // Block-sparse: runs of panels that some row needs.
     for (int64_t key = begin; key < end;) {
       if (!needed(first_row, rows, key, end)) {
         key += kPanel;
         continue;
       }
       int64_t stop = key + kPanel;
-      while (stop < end && (block_.pooled.segments > 0 || needed(first_row, rows, stop, end))) stop += kPanel;
+      while (stop < end && needed(first_row, rows, stop, end)) stop += kPanel;
       attend(piece(first_row, rows, key, stop < end ? stop : end));
       key = stop;
     }
@@ -286,9 +286,12 @@ class ForwardKernel {
     }
     for (; s < pooled.segments && pooled.bounds[s] < p.first_key + p.keys; ++s) {
       const int64_t begin = pooled.bounds[s] - p.first_key, end = pooled.bounds[s + 1] - p.first_key;
-      pooled.sums[base + s] =
-          sum_of(row, begin > 0 ? static_cast<int>(begin) : 0, end < p.keys ? static_cast<int>(end) : p.keys);
-      pooled.maxima[base + s] = scaled_max;
+      float& sum = pooled.sums[base + s];
+      float& max = pooled.maxima[base + s];
+      // A segment may have begun in an earlier piece of its tile, under a lower maximum.
+      if (sum != 0.0f) sum *= exp2(max - scaled_max);
+      sum += sum_of(row, begin > 0 ? static_cast<int>(begin) : 0, end < p.keys ? static_cast<int>(end) : p.keys);
+      max = scaled_max;
     }
   }
 

@@ -1,7 +1,5 @@
 """Promises of docs/reliability.md that are kept, or were once broken, on the Python side."""
 
-import os
-import signal
 import subprocess
 import sys
 import textwrap
@@ -32,6 +30,17 @@ def test_an_infinite_bias_does_not_hide_what_is_not_finite_in_k(target):
     assert numpy.isnan(rootdk.attention(q, k, v, bias=bias, target=target)).all()
     mask = numpy.isfinite(bias)
     assert numpy.isfinite(rootdk.attention(q, k, v, mask=mask, target=target)).all()
+
+
+@pytest.mark.parametrize("target", [name for name in cpu_targets() if name != "amx"])
+def test_a_value_that_is_not_finite_changes_no_bit_of_rows_that_do_not_see_it(target):
+    q, k, v = random_arrays(batch=1, heads=2, kv_heads=2, q_len=70, kv_len=300, head_dim=32, value_dim=40)
+    right = rootdk.attention(q, k, v, causal=True, target=target)
+    for bad in (numpy.nan, numpy.inf):
+        v[0, :, 297] = bad  # seen by the last three rows
+        ours = rootdk.attention(q, k, v, causal=True, target=target)
+        assert numpy.array_equal(ours[:, :, :-3], right[:, :, :-3])
+        assert not numpy.isfinite(ours[:, :, -3:]).any()
 
 
 def test_out_of_another_kind_is_a_type_error():

@@ -305,6 +305,13 @@ class ForwardKernel {
 
   // out [rows, value_dim] = factor out + p v
   void add_values(const Piece& p) {
+    for_each_value_panel(p, [&](int, int, const Element* values) { return values; });
+  }
+
+  // Calls prepare(first column, columns, values) for each panel of the values of a piece, and adds the product with
+  // what it gives back.
+  template <class Prepare>
+  void for_each_value_panel(const Piece& p, Prepare prepare) {
     const Left<Unit> weights{reinterpret_cast<const Unit*>(scratch_.weights), weight_stride_ / Gemm::kUnit};
     const auto* values = static_cast<const Element*>(block_.keys.values) +
                          (p.first_key - block_.keys.begin) * static_cast<int64_t>(kPanel);
@@ -314,10 +321,11 @@ class ForwardKernel {
     for (int d = 0; d < block_.value_dim; d += kPanel, values += block_.keys.value_stride) {
       const int columns = smaller(kPanel, block_.value_dim - d);
       fetcher_.step();
+      const Element* panel = prepare(d, columns, values);
       if (empty) {
-        Gemm::multiply(p.rows, columns, weights, values, depth, out + d, block_.state.out_stride);
+        Gemm::multiply(p.rows, columns, weights, panel, depth, out + d, block_.state.out_stride);
       } else {
-        Gemm::multiply_add(p.rows, columns, weights, values, depth, out + d, block_.state.out_stride, scratch_.factors);
+        Gemm::multiply_add(p.rows, columns, weights, panel, depth, out + d, block_.state.out_stride, scratch_.factors);
       }
     }
     empty = false;
@@ -328,8 +336,30 @@ class ForwardKernel {
     for (int64_t d = 0; d < rows * block_.state.out_stride; ++d) out[d] = 0.0f;
   }
 
-  // The same where a value is infinite or NaN: a weight of zero, which a mask leaves, must not meet it.
+  // The same where a value is infinite or NaN: a weight of zero, which a mask leaves, must not meet it. The products
+  // are those of values without them, so that rows that see none of them keep their bits; then they join the rows that
+  // do.
   void add_values_carefully(const Piece& p) {
+    alignas(64) Element finite[Gemm::kTileKeys * kPanel];
+    const auto elements = static_cast<size_t>(round_up(p.keys, Gemm::kDepthStep)) * kPanel;
+    for_each_value_panel(p, [&](int, int, const Element* values) {
+      for (size_t i = 0; i < elements; ++i) finite[i] = is_finite(Gemm::widen(values[i])) ? values[i] : Element{};
+      return finite;
+    });
+    for (int t = 0; t < p.keys; ++t) {
+      for (int d = 0; d < block_.value_dim; ++d) {
+        const float value = value_at(p, t, d);
+        if (is_finite(value)) continue;
+        for (int i = 0; i < p.rows; ++i) {
+          const float weight = Gemm::widen(scratch_.weights[i * weight_stride_ + t]);
+          if (weight != 0.0f) block_.state.out[(p.first_row + i) * block_.state.out_stride + d] += weight * value;
+        }
+      }
+    }
+  }
+
+  // Key by key, for products that cannot take other values.
+  void add_values_one_by_one(const Piece& p) {
     bool& empty = empty_[p.first_row / kRows];
     if (empty) clear_out(p.first_row, p.rows);
     empty = false;
@@ -339,14 +369,18 @@ class ForwardKernel {
       for (int t = 0; t < p.keys; ++t) {
         const float weight = Gemm::widen(scratch_.weights[i * weight_stride_ + t]);
         if (weight == 0.0f) continue;
-        const int64_t key = p.first_key - block_.keys.begin + t;
-        for (int d = 0; d < block_.value_dim; ++d) {
-          const auto* panel = static_cast<const Element*>(block_.keys.values) + d / kPanel * block_.keys.value_stride;
-          const int64_t index = (key / Gemm::kUnit * kPanel + d % kPanel) * Gemm::kUnit + key % Gemm::kUnit;
-          out[d] += weight * Gemm::widen(panel[index]);
-        }
+        for (int d = 0; d < block_.value_dim; ++d) out[d] += weight * value_at(p, t, d);
       }
     }
+  }
+
+  static bool is_finite(float x) { return x - x == 0.0f; }
+
+  // Value d of key t of a piece.
+  float value_at(const Piece& p, int t, int d) const {
+    const auto* panel = static_cast<const Element*>(block_.keys.values) + d / kPanel * block_.keys.value_stride;
+    const int64_t key = p.first_key - block_.keys.begin + t;
+    return Gemm::widen(panel[(key / Gemm::kUnit * kPanel + d % kPanel) * Gemm::kUnit + key % Gemm::kUnit]);
   }
 
   // Weights in f32 whatever the product reads.

@@ -62,7 +62,7 @@ class AmxForward : private ForwardKernel<AmxGemm> {
       if (values_finite(weighed_.piece)) {
         products.add(values_product(weighed_.piece));
       } else {
-        add_values_carefully(weighed_.piece);
+        add_values_one_by_one(weighed_.piece);
       }
     }
     if (next.keys > 0) products.add(scores_product(next, outer));

@@ -28,7 +28,10 @@ class Interrupts:
             handler = signal.getsignal(signal.SIGINT)
             if handler is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
                 return function(*arguments)
-            signal.signal(signal.SIGINT, self._note)
+            try:
+                signal.signal(signal.SIGINT, self._note)
+            except ValueError:  # an interpreter that is not the main one
+                return function(*arguments)
             try:
                 return function(*arguments)
             finally:

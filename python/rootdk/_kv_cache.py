@@ -55,12 +55,14 @@ def _dtype_code(dtype: Any) -> int:
 
 
 _caches: "weakref.WeakSet[KvCache]" = weakref.WeakSet()
-_forking: List["KvCache"] = []  # whose locks the thread that forks holds
+_one_fork = threading.Lock()  # held by the thread that forks, with the locks of these caches
+_forking: List["KvCache"] = []
 
 
 def _before_fork() -> None:
     """Waits for calls that are under way in other threads: the child has none of these, and would find a cache whose
     tables are half changed, and locked for ever."""
+    _one_fork.acquire()
     for cache in list(_caches):
         cache._lock.acquire()
         _forking.append(cache)
@@ -69,6 +71,7 @@ def _before_fork() -> None:
 def _after_fork() -> None:
     while _forking:
         _forking.pop()._lock.release()
+    _one_fork.release()
 
 
 if hasattr(os, "register_at_fork"):

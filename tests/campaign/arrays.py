@@ -14,8 +14,8 @@ VALUES = ("normal", "large", "tiny", "denormal", "zeros", "outliers", "constant"
 
 
 def to_bf16_bits(x):
-    """Float64 to the bits of the nearest bf16, ties to even; through f32, whose rounding of these values is exact enough
-    because it is applied once, to values that are then used as they are."""
+    """Float64 to the bits of a bf16, ties to even. It goes through f32, so that a value may be rounded twice: which one
+    it becomes does not matter, since what it became is what both sides then take."""
     bits = np.asarray(x, np.float32).view(np.uint32)
     rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
     rounded = np.where(np.isnan(np.asarray(x, np.float32)), np.uint32(0x7FC0), rounded)

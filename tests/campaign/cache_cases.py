@@ -1,10 +1,7 @@
-"""Schedules of a KV cache: how one is drawn, run on the library and on a plain model of the cache, and compared.
+"""Schedules of a KV cache: how one is drawn, run on the library and on the model of cache_model.py, and compared.
 
-The model keeps every token of every sequence as a row of numbers, and knows which pages hold them, from docs/kv_cache.md
-and the comments of include/rootdk/kv_cache.h. A schedule is a list of operations; a sequence is named by a number that
-is taken modulo the open sequences, so that a schedule stays one whatever operations are taken out of it."""
-
-import itertools
+A schedule is a list of operations; a sequence is named by a number that is taken modulo the open sequences, so that a
+schedule stays one whatever operations are taken out of it."""
 
 import numpy as np
 
@@ -12,6 +9,7 @@ import oracle
 import rootdk
 import tolerance
 from arrays import TYPES, Place, draw_values, round_to
+from cache_model import Full, Model, Sequence, near_a_tie, rotated, stored
 
 DIMS = (8, 16, 16, 24, 32, 33, 40, 64, 64, 65, 80, 128)
 
@@ -88,167 +86,6 @@ def _draw_op(random, c):
     return op
 
 
-# --- the model -----------------------------------------------------------------------------------------------------
-
-
-ROWS = ("keys", "values", "key_slack", "value_slack")
-
-
-class Sequence:
-    def __init__(self, layers):
-        self.keys = [[] for _ in range(layers)]  # a row [kv_heads, head_dim] for each token
-        self.values = [[] for _ in range(layers)]
-        # How far a key or a value may be off, because it lies near a tie of rounding.
-        self.key_slack = [[] for _ in range(layers)]
-        self.value_slack = [[] for _ in range(layers)]
-        self.pages = []  # a page is any object; None: freed
-        self.evicted = set()
-
-    def longest(self):
-        return max(len(rows) for rows in self.keys)
-
-    def shortest(self):
-        return min(len(rows) for rows in self.keys)
-
-
-class Full(Exception):
-    pass
-
-
-class Model:
-    """What the pages say of a cache, in plain Python."""
-
-    def __init__(self, c):
-        self.c = c
-        self.sequences = []
-        self.contiguous = c["layout"] == "contiguous"
-        self.page_size = c["page_size"] * 4 if self.contiguous else c["page_size"]
-        self.pool = 4 if self.contiguous else c["pages"]
-        self.numbers = itertools.count()
-
-    def holders(self):
-        """How many sequences hold each page."""
-        counts = {}
-        for sequence in self.sequences:
-            for page in sequence.pages:
-                if page is not None:
-                    counts[page] = counts.get(page, 0) + 1
-        return counts
-
-    def usage(self):
-        holders = self.holders()
-        return len(self.sequences), self.pool - len(holders), sum(n > 1 for n in holders.values())
-
-    def pages_for(self, length):
-        return -(-length // self.page_size)
-
-    def append(self, steps, layer, rows):
-        """steps: (sequence, tokens); rows: what to add to each of ROWS. Raises Full, and then has changed nothing."""
-        holders = self.holders()
-        free = self.pool - len(holders)
-        plan = []
-        for sequence, tokens in steps:
-            length = len(sequence.keys[layer])
-            if self.contiguous and length + tokens > self.page_size:
-                raise Full
-            last = self.pages_for(length + tokens) if tokens else length // self.page_size
-            for p in range(length // self.page_size, last):
-                if p >= len(sequence.pages):
-                    free -= 1
-                    plan.append((sequence, p))
-                elif holders[sequence.pages[p]] > 1:
-                    holders[sequence.pages[p]] -= 1
-                    free -= 1
-                    plan.append((sequence, p))
-        if free < 0:
-            raise Full
-        for sequence, p in plan:
-            sequence.pages[p : p + 1] = [next(self.numbers)]
-        row = 0
-        for sequence, tokens in steps:
-            for i in range(row, row + tokens):
-                for name, x in zip(ROWS, rows):
-                    getattr(sequence, name)[layer].append(x[:, i])
-            row += tokens
-
-    def fork(self, parent, length):
-        child = Sequence(self.c["layers"])
-        for layer in range(self.c["layers"]):
-            for name in ROWS:
-                getattr(child, name)[layer] = getattr(parent, name)[layer][:length]
-        child.pages = parent.pages[: self.pages_for(length)]
-        child.evicted = {i for i in parent.evicted if i < length}
-        self.sequences.append(child)
-
-    def trim(self, sequence, length):
-        for layer in range(self.c["layers"]):
-            for name in ROWS:
-                del getattr(sequence, name)[layer][length:]
-        del sequence.pages[self.pages_for(length) :]
-        sequence.evicted = {i for i in sequence.evicted if i < length}
-
-    def evicts(self, sequence, first, last):
-        """The positions that would be evicted then, all in all, or None where they are not one gap."""
-        gone = sequence.evicted | set(range(first, sequence.shortest() - min(last, sequence.shortest())))
-        whole = not gone or len(gone) == max(gone) - min(gone) + 1
-        return gone if whole else None
-
-    def evict(self, sequence, gone):
-        sequence.evicted = gone
-        for p in range(len(sequence.pages)):
-            if all(i in gone for i in range(p * self.page_size, (p + 1) * self.page_size)):
-                sequence.pages[p] = None
-
-
-# --- numbers -------------------------------------------------------------------------------------------------------
-
-
-def rotated(x, positions, rope):
-    """RoPE of x [heads, rows, dim] at its positions."""
-    dim = x.shape[-1]
-    rotary = rope["rotary"]
-    pairs = rotary // 2
-    angle = np.asarray(positions, np.float64)[:, None] * 10000.0 ** (-2 * np.arange(pairs) / rotary)
-    first, second = (
-        (np.arange(pairs), np.arange(pairs) + pairs)
-        if rope["layout"] == "half_split"
-        else (2 * np.arange(pairs), 2 * np.arange(pairs) + 1)
-    )
-    y = x.copy()
-    y[..., first] = x[..., first] * np.cos(angle) - x[..., second] * np.sin(angle)
-    y[..., second] = x[..., second] * np.cos(angle) + x[..., first] * np.sin(angle)
-    return y
-
-
-def e4m3(x):
-    """The nearest 8-bit number, ties to even, at most 448."""
-    magnitude = np.abs(x)
-    exponent = np.maximum(np.floor(np.log2(np.where(magnitude == 0, 1, magnitude))), -6)
-    step = 2.0 ** (exponent - 3)
-    return np.sign(x) * np.minimum(np.round(magnitude / step) * step, 448)
-
-
-def stored(x, dtype):
-    """(what the cache holds of the rows x [heads, rows, dim], the distance of neighbours there)."""
-    if dtype in TYPES:
-        kept = round_to(x, dtype)
-        return kept, 2 * TYPES[dtype][0] * np.abs(kept)
-    top = np.abs(x).max(-1, keepdims=True)
-    largest = 127.0 if dtype == "i8" else 448.0
-    scale = np.float32(top / largest).astype(np.float64)
-    safe = np.where(scale == 0, 1, scale)
-    if dtype == "i8":
-        return np.where(scale == 0, 0, np.round(x / safe) * scale), np.broadcast_to(scale, x.shape)
-    number = e4m3(x / safe)
-    step = 2.0 ** (np.maximum(np.floor(np.log2(np.maximum(np.abs(number), 1e-30))), -6) - 3)
-    return np.where(scale == 0, 0, number * scale), step * scale
-
-
-def near_a_tie(x, kept, step):
-    """Where the next neighbour is as near, within the rounding of a scale: either is right."""
-    return np.where(np.abs(np.abs(x - kept) - step / 2) <= 1e-5 * step + 4e-7 * np.abs(x), step, 0)
-
-
 # --- running -------------------------------------------------------------------------------------------------------
 
 
@@ -316,6 +153,15 @@ class Runner:
             return True
         return False
 
+    def _rows(self, heads, rows, dim, role):
+        """[1, heads, rows, dim] in the type of the calls; queries are always of the normal kind."""
+        c = self.c
+        kind = "normal" if role == "q" else c["values"]
+        return round_to(draw_values(self.random, (1, heads, rows, dim), kind, c["q_dtype"], role), c["q_dtype"])
+
+    def _given(self, x):
+        return self.place.make(x, self.c["q_dtype"], str(self.random.choice(["bhsd", "bshd", "padded"])))
+
     def append(self, op):
         c = self.c
         picked = self._several(op)
@@ -323,8 +169,8 @@ class Runner:
         tokens = [int(self.random.integers(0 if op["more"] else 1, c["max_tokens"] + 1)) for _ in picked]
         for layer in layers:
             rows = sum(tokens)
-            k = round_to(draw_values(self.random, (1, c["kv_heads"], rows, c["head_dim"]), c["values"], c["q_dtype"], "k"), c["q_dtype"])
-            v = round_to(draw_values(self.random, (1, c["kv_heads"], rows, c["value_dim"]), c["values"], c["q_dtype"], "v"), c["q_dtype"])
+            k = self._rows(c["kv_heads"], rows, c["head_dim"], "k")
+            v = self._rows(c["kv_heads"], rows, c["value_dim"], "v")
             sequences = [self.model.sequences[i] for i in picked]
             turned = k[0]
             if self.rope:
@@ -341,8 +187,8 @@ class Runner:
             except Full:
                 full = True
             steps = [(self.handles[i], n) for i, n in zip(picked, tokens)]
-            given = (self.place.make(x, c["q_dtype"], str(self.random.choice(["bhsd", "bshd", "padded"]))) for x in (k, v))
-            refused = self._refused(self.cache.append, *given, steps, layer=layer, rope=self.given_rope, threads=c["threads"])
+            options = {"layer": layer, "rope": self.given_rope, "threads": c["threads"]}
+            refused = self._refused(self.cache.append, self._given(k), self._given(v), steps, **options)
             if refused != full:
                 return [f"append was {'refused' if refused else 'taken'}, expected {'a refusal' if full else 'room'}"]
             if full:
@@ -402,9 +248,9 @@ class Runner:
             tokens = min(op["tokens"], max(0, end - first))
             steps.append((index, tokens, end - tokens))
         rows = sum(tokens for _, tokens, _ in steps)
-        q = round_to(draw_values(self.random, (1, heads, rows, c["head_dim"]), "normal", c["q_dtype"], "q"), c["q_dtype"])
+        q = self._rows(heads, rows, c["head_dim"], "q")
         options, given_options = self._terms(op, heads)
-        given_q = self.place.make(q, c["q_dtype"], str(self.random.choice(["bhsd", "bshd", "padded"])))
+        given_q = self._given(q)
         given_steps = [(self.handles[i], n, p) for i, n, p in steps]
         names = oracle.ROW_STATS if op.get("stats") else ()
         more = {"window": op["window"][0], "window_keeps_first": op["window"][1]} if op.get("window") else {}
@@ -428,7 +274,8 @@ class Runner:
             row += tokens
         if not problems and op.get("checks") and c["place"] != "cuda":
             again = run(3, target)
-            problems += [f"{n}: other bits on 3 threads" for n in arrays if self.place.bits(arrays[n]) != self.place.bits(again[n])]
+            differ = [n for n in arrays if self.place.bits(arrays[n]) != self.place.bits(again[n])]
+            problems += [f"{name}: other bits on 3 threads" for name in differ]
         if not problems and op.get("checks") and names:
             plain = run(1, target, names=())
             if self.place.bits(plain["out"]) != self.place.bits(arrays["out"]):
@@ -513,7 +360,8 @@ class Runner:
         factor = abs(truth.logits.factor)
         more = np.abs(q) @ slack.swapaxes(-1, -2) * factor
         if self.rope:  # a rotated query near a tie
-            more = more + 2 * TYPES[c["q_dtype"]][0] * (np.abs(q).max(-1, keepdims=True) * np.abs(k).max(-1)[..., None, :]) * factor
+            largest = np.abs(q).max(-1, keepdims=True) * np.abs(k).max(-1)[..., None, :]
+            more = more + 2 * TYPES[c["q_dtype"]][0] * largest * factor
         if c["dtype"] == "i8":  # queries as integers of 16 bits
             more = more + 2.0**-15 * np.abs(q).max(-1, keepdims=True) * np.abs(k).sum(-1)[..., None, :] * factor
             rounding.lost = max(rounding.lost, 2.0**-14)

@@ -48,7 +48,7 @@ def main():
         print("\n".join(problems) or "right")
         return 1 if problems else 0
     state = State.open(options)
-    print(f"campaign: seed {state.seed}, {options.count} configurations, {state.done} of them done, {options.jobs} processes", flush=True)
+    print(f"campaign: seed {state.seed}, {options.count} configurations, {state.done} of them done", flush=True)
     started = time.monotonic()
     for found in workers.run(state, options):
         print(f"\nFAILED configuration {found['index']} of seed {state.seed}:", *found["problems"][:5], sep="\n  ")

@@ -38,11 +38,13 @@ def run(c, report):
     report.count("reference", c["dtype"], "merge")
     wanted, wanted_lse = oracle.merged(out, lse)
     size = np.abs(np.where(gone[..., None], 0, out)).sum(0)
-    allowed = TYPES[c["dtype"]][0] * (2 * np.abs(wanted) + 1e-6 * size) + 8 * TYPES[small][0] * size * c["spread"] + 1e-7 * (c["dtype"] == "f16")
+    unit, small_unit = TYPES[c["dtype"]][0], TYPES[small][0]
+    allowed = 2 * unit * np.abs(wanted) + 8 * small_unit * size * c["spread"] + 1e-7 * (c["dtype"] == "f16")
     problems = []
     if not (np.abs(ours - wanted) <= allowed).all():
         problems.append(f"merge_states: out is off by {np.nanmax(np.abs(ours - wanted))}")
-    close = (np.abs(our_lse - np.where(np.isneginf(wanted_lse), 0, wanted_lse)) <= 8 * TYPES[small][0] * (1 + c["spread"] * 8)) | (our_lse == wanted_lse)
+    finite = np.where(np.isneginf(wanted_lse), 0, wanted_lse)
+    close = (np.abs(our_lse - finite) <= 8 * small_unit * (1 + c["spread"] * 8)) | (our_lse == wanted_lse)
     if not close.all():
         problems.append("merge_states: lse is off")
     return problems

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Checks the campaign itself: each patch of mutations/ breaks a kernel on purpose, and the campaign must find it.
 
-A copy of the tree in build/mutations/ is patched, its library built, and up to 20,000 configurations of a fresh seed are
-run on it. Prints a table, and ends with 1 where a broken kernel was not found.
+A copy of the tree in build/mutations/ is patched, its library built, and up to 20,000 configurations of a fresh seed
+are run on it. Prints a table, and ends with 1 where a broken kernel was not found.
 
     tests/campaign/mutate.py [NAME...]      all of them, or those whose names contain one of these
 """
@@ -29,7 +29,7 @@ def run(*command, **options):
 
 
 def copy_tree():
-    """What is under the library, as it is now; files that did not change keep their times, so that little is rebuilt."""
+    """The tree as it is now; files that did not change keep their times, so that little is rebuilt."""
     names = run("git", "ls-files", "-co", "--exclude-standard", cwd=ROOT).splitlines()
     for name in names:
         source, target = ROOT / name, TREE / name
@@ -48,8 +48,8 @@ def configurations_until_found(options, name):
     """(how many configurations it took, the first problem), or (None, "")."""
     library = next(BUILD.rglob("librootdk.so"))
     kinds = ["--kinds", options.kinds] if options.kinds else []
-    command = [sys.executable, str(ROOT / "tests" / "campaign" / "campaign.py"), "--count", str(CASES), "--stop-at", "1"]
-    command += ["--no-shrink", "--jobs", str(options.jobs), *kinds]
+    command = [sys.executable, str(ROOT / "tests" / "campaign" / "campaign.py"), "--count", str(CASES)]
+    command += ["--stop-at", "1", "--no-shrink", "--jobs", str(options.jobs), *kinds]
     done = subprocess.run(command, text=True, capture_output=True, env=dict(os.environ, ROOTDK_LIBRARY=str(library)))
     (PLACE / f"{name}.log").write_text(done.stdout + done.stderr)
     found = re.search(r"FAILED configuration (\d+) of seed (\d+):\n  (.*)", done.stdout)

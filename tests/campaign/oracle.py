@@ -32,7 +32,7 @@ def philox(counter, seed):
 
 
 def dropout_factors(probability, seed, batches, heads, q_len, kv_len):
-    """[len(batches), heads, q_len, kv_len]: 0 where the weight is dropped, else the inverse of the share that is kept."""
+    """[len(batches), heads, q_len, kv_len]: 0 where the weight is dropped, else the inverse of the kept share."""
     threshold = min(int(np.floor(probability * 65536 + 0.5)), 65535)
     keep_scale = float(np.float32(65536 / (65536 - threshold)))
     j = np.arange(kv_len)
@@ -212,8 +212,8 @@ def unbroadcast(x, shape):
 
 
 class Backward:
-    """Gradients of one rectangle, with out, lse and entropy as given: `grad` by name. k and v have the heads of q: whoever
-    asks adds up those that share a key head."""
+    """Gradients of one rectangle, with out, lse and entropy as given: `grad` by name. k and v have the heads of q:
+    whoever asks adds up those that share a key head."""
 
     def __init__(self, forward, out, lse, entropy, g, g_lse, g_entropy):
         logits, o, v = forward.logits, forward.o, forward.v

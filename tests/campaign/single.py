@@ -70,9 +70,11 @@ def signature(problems):
 
 # --- making smaller ------------------------------------------------------------------------------------------------
 
-_SIZES = ("q_len", "kv_len", "batch", "group", "kv_heads", "head_dim", "value_dim", "layers", "parts", "packed", "max_tokens")
+_SIZES = ("q_len", "kv_len", "batch", "group", "kv_heads", "head_dim", "value_dim", "layers", "parts", "packed")
+_SIZES += ("max_tokens",)
 _PLAIN = {"layouts": ["bhsd"] * 3, "values": ["normal"] * 3, "threads": 1}
-_NEEDED = {"kind", "seed", "dtype", "q_dtype", "place", "target", "layout", "page_size", "pages", "values", "ops", "empty", "spread", "heads"}
+_NEEDED = {"kind", "seed", "dtype", "q_dtype", "place", "target", "layout", "page_size", "pages", "values", "ops"}
+_NEEDED |= {"empty", "spread", "heads"}
 
 
 def _simpler(case):

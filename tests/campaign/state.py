@@ -33,7 +33,8 @@ class State:
             if options.seed not in (None, saved["seed"]):
                 raise SystemExit(f"{options.state} is of seed {saved['seed']}, not {options.seed}: name another file")
             if saved["device"] != options.device or saved["target"] != options.target:
-                raise SystemExit(f"{options.state} is of device {saved['device']} and target {saved['target'] or 'any'}")
+                had = f"device {saved['device']} and target {saved['target'] or 'any'}"
+                raise SystemExit(f"{options.state} is of {had}: name another file")
             state = cls(saved["seed"], options.state)
             state.done = state.ran = saved["done"]
             state.seconds, state.failures = saved["seconds"], saved["failures"]

@@ -6,7 +6,7 @@ the magnitudes it adds. Kernels for 16-bit types round weights and the gradients
 import numpy as np
 
 import oracle
-from arrays import TYPES, round_to
+from arrays import TYPES
 
 SLACK = 2.0  # over the estimates below
 
@@ -184,7 +184,8 @@ def compare_rows(arrays, truth, dtype):
     for name, values in arrays.items():
         wanted, allowed = _row_truth(name, truth)
         if wanted is not None:
-            problems += _off(name, values, wanted, allowed, dtype if name == "out" else "f64" if dtype == "f64" else "f32")
+            small = "f64" if dtype == "f64" else "f32"
+            problems += _off(name, values, wanted, allowed, dtype if name == "out" else small)
     return problems
 
 
@@ -205,7 +206,6 @@ def compare_backward(built, gradients, truths, saved, upstream):
     if not (np.isfinite(out).all() and np.isfinite(np.where(np.isneginf(lse), 0, lse)).all()):
         return []  # what the type cannot hold
     wanted, allowed = {}, {}
-    kv_heads = c["kv_heads"]
     for rows, keys, truth in truths:
         part = oracle.Backward(
             truth, out[:, :, rows], lse[:, :, rows], entropy[:, :, rows], upstream["out"][:, :, rows],
@@ -250,7 +250,7 @@ def _backward_errors(built, truth, part, lse, upstream):
     r = _rounding(built, truth)
     p, m = part.p, part.m
     relative = r.weight(p, lse[..., None])
-    g, v = np.abs(part.g), np.abs(np.where(np.isfinite(truth.v), truth.v, 0))
+    g = np.abs(part.g)
     softcap = truth.o.get("softcap")
     slope = 2 * r.logit / softcap if softcap else 0.0
     ds = part.ds_size * (relative + r.products + 4 * r.unit + slope) + r.half * np.abs(part.ds)
@@ -263,7 +263,8 @@ def _backward_errors(built, truth, part, lse, upstream):
     errors["v"] = (m * p * (relative + r.half + r.rows) + r.lost * (p > 0) * m).swapaxes(-1, -2) @ g
     errors["column_mass"] = (p * (relative + r.half + r.rows)).sum(-2) + r.lost * p.shape[2]
     if "sinks" in truth.o:
-        sinks = np.where(np.isneginf(lse)[..., None], -np.inf, truth.o["sinks"][None, :, None, None] - np.where(np.isneginf(lse), 0, lse)[..., None])
+        empty, safe_lse = np.isneginf(lse)[..., None], np.where(np.isneginf(lse), 0, lse)[..., None]
+        sinks = np.where(empty, -np.inf, truth.o["sinks"][None, :, None, None] - safe_lse)
         p_sink = np.exp(sinks)
         far = np.where(np.isfinite(sinks), np.abs(sinks), 0)
         share = r.unit * (16 + 2 * far + 2 * np.abs(np.where(np.isfinite(lse), lse, 0))[..., None])

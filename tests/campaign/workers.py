@@ -106,7 +106,8 @@ def run(state, options):
             except (EOFError, ConnectionError):
                 first, last = worker.task
                 index = worker.at.value
-                failures = [{"index": index, "case": single.draw(state.seed, index, options), "problems": [worker.restart()]}]
+                case = single.draw(state.seed, index, options)
+                failures = [{"index": index, "case": case, "problems": [worker.restart()]}]
                 counts = []
                 if index + 1 < last:  # the rest of the chunk
                     worker.give((index + 1, last))

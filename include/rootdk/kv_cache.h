@@ -106,6 +106,7 @@ class ROOTDK_API KvCache {
   void trim(SequenceId sequence, std::int64_t length);
   // Keeps the first keep_first tokens (attention sinks) and the last keep_last. The tokens between are never attended
   // to again, and pages that hold nothing else are freed; positions stay what they were. A contiguous cache frees none.
+  // A sequence has one gap: an eviction whose tokens do not touch those evicted before is an error, and loses nothing.
   void evict(SequenceId sequence, std::int64_t keep_first, std::int64_t keep_last);
 
   // The page that holds a position of the sequence; throws where the position was evicted or never written.

@@ -350,7 +350,8 @@ void ForwardRun::finish(const Worker& worker, const ForwardBlock& block, const B
   const RowStates& state = block.state;
   if (!statistics_.any() && !call_.params.logits.sinks.defined() && !normalisers_ && !block.pooled.segments) {
     for (int r = 0; r < block.row_count; ++r) {
-      worker.factors[r] = state.sum[r] == 0.0f ? 0.0f : call_.dropout.keep_scale / state.sum[r];
+      // Rounded as below: statistics never change the result.
+      worker.factors[r] = state.sum[r] == 0.0f ? 0.0f : 1.0f / state.sum[r] * call_.dropout.keep_scale;
     }
     kernels_.store_rows(block, worker.factors, element_kind(call_.out.dtype));
     return;

@@ -78,7 +78,7 @@ void ForwardRun::flush_cells(const BatchHead& batch_head, std::int64_t map_row) 
 void ForwardRun::clear_maps() {
   fill_zero(call_.stats.column_mass);
   fill_zero(call_.stats.weights);
-  if (plan_.rows == 0) fill_zero(call_.stats.pooled_map);
+  if (plan_.rows == 0 || call_.shape.kv_len == 0) fill_zero(call_.stats.pooled_map);
 }
 
 void ForwardRun::second_pass(const Round& round) {
@@ -158,7 +158,7 @@ void ForwardRun::exact_weights(Worker& worker, const BatchHead& batch_head, cons
       worker.row_max[rows] = normalisers_[normaliser_index(batch_head, combined)].max;
       worker.row_scale[rows] = normalisers_[normaliser_index(batch_head, combined)].factor;
       targets[static_cast<std::size_t>(rows)] =
-          &weights(batch_head.range.batch_entry, batch_head.kv_head * group + g, w, batch_head.range.kv_begin);
+          weights.at(batch_head.range.batch_entry, batch_head.kv_head * group + g, w, batch_head.range.kv_begin);
       if (++rows == plan_.sizes.geometry.block_rows) run_rows();
     }
   }

@@ -136,14 +136,14 @@ class ForwardKernel {
     if (begin >= end) return;
     const int first_row = group * kRows, rows = smaller(kRows, block_.row_count - first_row);
     if (!rule_.has_block_mask) return attend(score_tile(first_row, rows, begin, end));
-    // Block-sparse: runs of panels that some row needs. Pooled sums need one score tile a tile of keys.
+    // Block-sparse: runs of panels that some row needs.
     for (int64_t key = begin; key < end;) {
       if (!needed(first_row, rows, key, end)) {
         key += kPanel;
         continue;
       }
       int64_t stop = key + kPanel;
-      while (stop < end && (block_.pooled.segments > 0 || needed(first_row, rows, stop, end))) stop += kPanel;
+      while (stop < end && needed(first_row, rows, stop, end)) stop += kPanel;
       attend(score_tile(first_row, rows, key, stop < end ? stop : end));
       key = stop;
     }
@@ -286,9 +286,12 @@ class ForwardKernel {
     }
     for (; s < pooled.segments && pooled.bounds[s] < p.first_key + p.keys; ++s) {
       const int64_t begin = pooled.bounds[s] - p.first_key, end = pooled.bounds[s + 1] - p.first_key;
-      pooled.sums[base + s] =
-          sum_of(row, begin > 0 ? static_cast<int>(begin) : 0, end < p.keys ? static_cast<int>(end) : p.keys);
-      pooled.maxima[base + s] = scaled_max;
+      float& sum = pooled.sums[base + s];
+      float& max = pooled.maxima[base + s];
+      // A segment may have begun in an earlier score tile of the same key tile, under a lower maximum.
+      if (sum != 0.0f) sum *= exp2(max - scaled_max);
+      sum += sum_of(row, begin > 0 ? static_cast<int>(begin) : 0, end < p.keys ? static_cast<int>(end) : p.keys);
+      max = scaled_max;
     }
   }
 
@@ -302,6 +305,13 @@ class ForwardKernel {
 
   // out [rows, value_dim] = factor out + p v
   void add_values(const ScoreTile& p) {
+    for_each_value_panel(p, [&](int, int, const Element* values) { return values; });
+  }
+
+  // Calls prepare(first column, columns, values) for each panel of the values of a score tile, and adds the product
+  // with what it gives back.
+  template <class Prepare>
+  void for_each_value_panel(const ScoreTile& p, Prepare prepare) {
     const Left<Unit> weights{reinterpret_cast<const Unit*>(scratch_.weights), weight_stride_ / Gemm::kUnit};
     const auto* values = static_cast<const Element*>(block_.keys.values) +
                          (p.first_key - block_.keys.begin) * static_cast<int64_t>(kPanel);
@@ -311,10 +321,11 @@ class ForwardKernel {
     for (int d = 0; d < block_.value_dim; d += kPanel, values += block_.keys.value_stride) {
       const int columns = smaller(kPanel, block_.value_dim - d);
       fetcher_.fetch_some();
+      const Element* panel = prepare(d, columns, values);
       if (empty) {
-        Gemm::multiply(p.rows, columns, weights, values, depth, out + d, block_.state.out_stride);
+        Gemm::multiply(p.rows, columns, weights, panel, depth, out + d, block_.state.out_stride);
       } else {
-        Gemm::multiply_add(p.rows, columns, weights, values, depth, out + d, block_.state.out_stride, scratch_.factors);
+        Gemm::multiply_add(p.rows, columns, weights, panel, depth, out + d, block_.state.out_stride, scratch_.factors);
       }
     }
     empty = false;
@@ -325,8 +336,30 @@ class ForwardKernel {
     for (int64_t d = 0; d < rows * block_.state.out_stride; ++d) out[d] = 0.0f;
   }
 
-  // The same where a value is infinite or NaN: a weight of zero, which a mask leaves, must not meet it.
+  // The same where a value is infinite or NaN: a weight of zero, which a mask leaves, must not meet it. The products
+  // are those of values without them, so that rows that see none of them keep their bits; then they join the rows that
+  // do.
   void add_values_carefully(const ScoreTile& p) {
+    alignas(64) Element finite[Gemm::kTileKeys * kPanel];
+    const auto elements = static_cast<size_t>(round_up(p.keys, Gemm::kDepthMultiple)) * kPanel;
+    for_each_value_panel(p, [&](int, int, const Element* values) {
+      for (size_t i = 0; i < elements; ++i) finite[i] = is_finite(Gemm::widen(values[i])) ? values[i] : Element{};
+      return finite;
+    });
+    for (int t = 0; t < p.keys; ++t) {
+      for (int d = 0; d < block_.value_dim; ++d) {
+        const float value = value_at(p, t, d);
+        if (is_finite(value)) continue;
+        for (int i = 0; i < p.rows; ++i) {
+          const float weight = Gemm::widen(scratch_.weights[i * weight_stride_ + t]);
+          if (weight != 0.0f) block_.state.out[(p.first_row + i) * block_.state.out_stride + d] += weight * value;
+        }
+      }
+    }
+  }
+
+  // Key by key, for products that cannot take other values.
+  void add_values_one_by_one(const ScoreTile& p) {
     bool& empty = empty_[p.first_row / kRows];
     if (empty) clear_out(p.first_row, p.rows);
     empty = false;
@@ -336,17 +369,21 @@ class ForwardKernel {
       for (int t = 0; t < p.keys; ++t) {
         const float weight = Gemm::widen(scratch_.weights[i * weight_stride_ + t]);
         if (weight == 0.0f) continue;
-        const int64_t key = p.first_key - block_.keys.begin + t;
-        for (int d = 0; d < block_.value_dim; ++d) {
-          const auto* panel = static_cast<const Element*>(block_.keys.values) + d / kPanel * block_.keys.value_stride;
-          const int64_t index = (key / Gemm::kUnit * kPanel + d % kPanel) * Gemm::kUnit + key % Gemm::kUnit;
-          out[d] += weight * Gemm::widen(panel[index]);
-        }
+        for (int d = 0; d < block_.value_dim; ++d) out[d] += weight * value_at(p, t, d);
       }
     }
   }
 
-  // Weights in f32, whatever the element type of the product.
+  static bool is_finite(float x) { return x - x == 0.0f; }
+
+  // Value d of key t of a score tile.
+  float value_at(const ScoreTile& p, int t, int d) const {
+    const auto* panel = static_cast<const Element*>(block_.keys.values) + d / kPanel * block_.keys.value_stride;
+    const int64_t key = p.first_key - block_.keys.begin + t;
+    return Gemm::widen(panel[(key / Gemm::kUnit * kPanel + d % kPanel) * Gemm::kUnit + key % Gemm::kUnit]);
+  }
+
+  // Weights in f32 whatever the product reads.
   struct FloatWeights {
     using Element = float;
     static void store_weights(float* to, Vec first, Vec second) {

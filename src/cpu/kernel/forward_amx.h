@@ -62,7 +62,7 @@ class AmxForward : private ForwardKernel<AmxGemm> {
       if (values_finite(weighed_.tile)) {
         products.add(values_product(weighed_.tile));
       } else {
-        add_values_carefully(weighed_.tile);
+        add_values_one_by_one(weighed_.tile);
       }
     }
     if (next.keys > 0) products.add(scores_product(next, outer));

@@ -103,14 +103,17 @@ inline void mask_blocks(const RowPiece& piece, const ScoreRule& rule, const uint
   }
 }
 
-// Everything between score and logit that is not the plain scale.
+// Everything between score and logit that is not the plain scale, before the masks.
+inline void transform_scores(const RowPiece& piece, const ScoreRule& rule, const QueryRow& query) {
+  scale_scores(piece, rule);
+  if (rule.has_alibi) add_alibi(piece, query);
+  if (rule.has_relative) add_relative(piece, rule, query);
+  if (rule.has_bias) add_bias(piece, rule, query.bias);
+}
+
+// The same with the masks.
 inline void form_logits(const RowPiece& piece, const ScoreRule& rule, const QueryRow& query) {
-  if (rule.transforms) {
-    scale_scores(piece, rule);
-    if (rule.has_alibi) add_alibi(piece, query);
-    if (rule.has_relative) add_relative(piece, rule, query);
-    if (rule.has_bias) add_bias(piece, rule, query.bias);
-  }
+  if (rule.transforms) transform_scores(piece, rule, query);
   mask_range(piece, query);
   if (rule.has_mask) mask_elements(piece, rule, query.mask);
   if (rule.has_block_mask) mask_blocks(piece, rule, query.block_mask);

@@ -31,7 +31,7 @@ def _new_output(kind: Kind, q: Any, v: Any) -> Any:
 
 
 def _new_stats(request: Optional[StatsRequest], kind: Kind, q: Any, k: Any) -> Optional[Dict[str, Any]]:
-    if request is None or not len(q.shape) == len(k.shape) == 4:
+    if request is None or request.is_empty or not len(q.shape) == len(k.shape) == 4:
         return None
     return request.allocate(kind, q, k)
 

@@ -226,6 +226,8 @@ class AttendRun {
                   .k_page_stride = call_.k.stride(0),
                   .v_page_stride = call_.v.stride(0),
                   .scale_page_stride = call_.k_scales.defined() ? call_.k_scales.stride(0) : 0,
+                  .k_row_stride = shape_.head_dim,
+                  .v_row_stride = shape_.value_dim,
                   .pages = block.span->pages,
                   .page_size = shape_.page_size,
                   .kind = cache_kind(call_.k.dtype)};

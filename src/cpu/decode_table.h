@@ -25,14 +25,15 @@ constexpr int kRowBlock = 4;
 // Key heads of a sequence that are walked side by side, at most.
 constexpr int kMaxHeadsTogether = 16;
 
-// One key head of one sequence in the cache. Row t of page p begins at k + (p * k_page_stride + t * head_dim) elements.
+// One key head of one sequence. Row t of page p begins at k + (p * k_page_stride + t * k_row_stride) elements.
 struct CachedKeys {
   const void* k = nullptr;
   const void* v = nullptr;
   const float* k_scales = nullptr;  // quantised: [page_size] at p * scale_page_stride
   const float* v_scales = nullptr;
   int64_t k_page_stride = 0, v_page_stride = 0, scale_page_stride = 0;
-  const int32_t* pages = nullptr;  // logical page -> page; negative: evicted
+  int64_t k_row_stride = 0, v_row_stride = 0;  // head_dim and value_dim in a cache
+  const int32_t* pages = nullptr;              // logical page -> page; negative: evicted
   int64_t page_size = 0;
   CacheKind kind = CacheKind::f32;
 };

@@ -79,13 +79,13 @@ struct FourKeyScores {
   static void score_group(const Query& q, const GroupKeys<Element>& group, int head_dim, float* scores) {
     int t = 0;
     for (; t + 4 <= group.keys; t += 4) {
-      score_four<kPlanes, kWhole>(q, EvenRows{group.first + t * head_dim, head_dim}, group.ahead + t * head_dim,
+      score_four<kPlanes, kWhole>(q, EvenRows{group.first + t * group.stride, group.stride}, group.ahead + t * head_dim,
                                   head_dim, scores + t);
     }
     if (t < group.keys) {
       // Past the last key the last key is read again: its columns are masked, and the memory is valid.
       ListedRows listed;
-      for (int i = 0; i < 4; ++i) listed.rows[i] = group.first + smaller(t + i, group.keys - 1) * head_dim;
+      for (int i = 0; i < 4; ++i) listed.rows[i] = group.first + smaller(t + i, group.keys - 1) * group.stride;
       score_four<kPlanes, kWhole>(q, listed, group.ahead + t * head_dim, head_dim, scores + t);
     }
   }

@@ -51,6 +51,7 @@ struct Tile {
   const Element* v[kGroups] = {};
   const float* k_scales[kGroups] = {};
   const float* v_scales[kGroups] = {};
+  ptrdiff_t v_stride = 0;  // from one row of v to the next
   int total = 0;
 };
 
@@ -65,6 +66,7 @@ struct GroupKeys {
   const Element* first;
   const Element* ahead;
   int keys;
+  ptrdiff_t stride;  // from one key to the next
 };
 
 // The part of a row of values that one pass reads.
@@ -100,11 +102,12 @@ struct TileValues {
       const auto* fetched =
           reinterpret_cast<const char*>(ahead.keys[g] > 0 ? ahead.v[g] : tile.v[g]) + pass.fetched * (kGroupKeys / 2);
       const int keys = tile.keys[g], first = g * kGroupKeys;
-      for (int t = 0; t < keys; t += kTogether, row += kTogether * value_dim, fetched += kFetched) {
+      const ptrdiff_t stride = tile.v_stride;
+      for (int t = 0; t < keys; t += kTogether, row += kTogether * stride, fetched += kFetched) {
         for (int offset = 0; offset < kFetched; offset += kLine) prefetch_line(fetched + offset);
         const Element* rows[kTogether];
         for (int i = 0; i < kTogether; ++i) {
-          rows[i] = t + i < keys ? row + i * value_dim : reinterpret_cast<const Element*>(kZeroRow);
+          rows[i] = t + i < keys ? row + i * stride : reinterpret_cast<const Element*>(kZeroRow);
         }
         body(first + t, rows);
       }

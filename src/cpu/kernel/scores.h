@@ -104,14 +104,17 @@ inline void mask_blocks(const ScoreRow& scores, const ScoreRule& rule, const uin
   }
 }
 
-// Everything between score and logit that is not the plain scale.
+// Everything between score and logit that is not the plain scale, before the masks.
+inline void transform_scores(const ScoreRow& scores, const ScoreRule& rule, const QueryRow& query) {
+  scale_scores(scores, rule);
+  if (rule.has_alibi) add_alibi(scores, query);
+  if (rule.has_relative) add_relative(scores, rule, query);
+  if (rule.has_bias) add_bias(scores, rule, query.bias);
+}
+
+// The same with the masks.
 inline void form_logits(const ScoreRow& scores, const ScoreRule& rule, const QueryRow& query) {
-  if (rule.transforms) {
-    scale_scores(scores, rule);
-    if (rule.has_alibi) add_alibi(scores, query);
-    if (rule.has_relative) add_relative(scores, rule, query);
-    if (rule.has_bias) add_bias(scores, rule, query.bias);
-  }
+  if (rule.transforms) transform_scores(scores, rule, query);
   mask_range(scores, query);
   if (rule.has_mask) mask_elements(scores, rule, query.mask);
   if (rule.has_block_mask) mask_blocks(scores, rule, query.block_mask);

@@ -62,7 +62,6 @@ void run_maps(const ForwardCall& call) {
   maps.stats.column_mass = all.column_mass;
   maps.stats.pooled_map = all.pooled_map;
   maps.stats.weights = all.weights;
-  maps.stats.weight_rows = all.weight_rows;
   for (const Target& target : targets()) {
     if (!refuse_tensors(target, call.q, call.shape, call.params.score).empty()) continue;
     return run_forward(maps, target.kernels());

@@ -1,4 +1,4 @@
-// The order in which key tiles add to the gradient of q (backward_tiles.cuh), followed on the host: every key tile adds
+// The order in which key tiles add to the gradient of q (backward/tiles.cuh), followed on the host: every key tile adds
 // once to every query tile that sees it, the numbers of a lane have no gaps, what is read at the end has been written,
 // and nobody waits for ever. Where the gradient of q has a pass of its own, its blocks share out queries and keys.
 
@@ -12,8 +12,8 @@
 
 #include "cuda/emulation/block.h"
 // The language comes first.
-#include "cuda/hopper/backward_query_blocks.cuh"
-#include "cuda/hopper/backward_tiles.cuh"
+#include "cuda/hopper/backward/query_blocks.cuh"
+#include "cuda/hopper/backward/tiles.cuh"
 
 namespace rootdk::test {
 namespace {

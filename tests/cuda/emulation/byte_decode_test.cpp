@@ -9,10 +9,10 @@
 #include "cuda/emulation/block.h"
 // Shared variables of a kernel are one for all fibers; the dynamic memory is an array of its own.
 #define __shared__ static
-#include "cuda/hopper/decode_merge.cuh"
+#include "cuda/hopper/decode/merge.cuh"
 #undef __shared__
 #define __shared__
-#include "cuda/hopper/byte_decode_kernel.cuh"
+#include "cuda/hopper/decode/byte_kernel.cuh"
 
 namespace rootdk::test {
 namespace {

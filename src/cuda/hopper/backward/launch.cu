@@ -1,0 +1,124 @@
+#include "cuda/hopper/backward/launch.h"
+
+#include <algorithm>
+
+#include "cuda/common/make_rule.h"
+#include "cuda/hopper/forward/launch.h"
+#include "cuda/launch/device.h"
+#include "cuda/launch/kernel.h"
+#include "cuda/launch/tensor_map.h"
+
+namespace rootdk::cuda::hopper {
+namespace {
+
+constexpr double kLog2e = 1.4426950408889634;
+
+// Places the pieces of the workspace; over no memory it only counts them.
+std::size_t place_workspace(const BackwardChoice& choice, void* memory, BackwardParams& params) {
+  constexpr std::size_t kPiece = 256;
+  std::size_t bytes = 0;
+  const auto place = [&]<class T>(T*& pointer, std::int64_t count) {
+    pointer = reinterpret_cast<T*>(static_cast<unsigned char*>(memory) + bytes);
+    bytes += (static_cast<std::size_t>(count) * sizeof(T) + kPiece - 1) / kPiece * kPiece;
+  };
+  const std::int64_t query_tiles = std::int64_t{choice.queries.planes} * choice.queries.slots;
+  const std::int64_t rows = query_tiles * choice.kernel.block_q;
+  place(params.ticket, 1);
+  place(params.turns, choice.order.lanes() * query_tiles);
+  place(params.suspects, std::int64_t{choice.keys.planes} * choice.keys.slots + query_tiles);
+  place(params.negative_lse, rows);
+  place(params.delta, rows);
+  if (choice.grad_entropy) place(params.grad_entropy_rows, rows);
+  if (!choice.kernel.queries || !choice.order.rounds)
+    place(params.grad_q_tiles, choice.order.lanes() * rows * choice.head_dim);
+  return bytes;
+}
+
+BackwardParams make_params(const BackwardCall& call, const BackwardChoice& choice) {
+  BackwardParams params;
+  params.rule = make_rule(call.shape, call.params, call.logit_scale, call.dropout);
+  params.left = window_limit(call.params.window_left);
+  params.right = call.params.causal ? 0 : window_limit(call.params.window_right);
+  params.q = row_tensor(call.saved.q);
+  params.k = row_tensor(call.saved.k);
+  params.v = row_tensor(call.saved.v);
+  params.out = row_tensor(call.saved.out);
+  params.grad_out = row_tensor(call.upstream.out);
+  params.lse = device_view<const float, 3>(call.saved.lse);
+  params.grad_lse = device_view<const float, 3>(call.upstream.lse);
+  params.entropy = device_view<const float, 3>(call.saved.entropy);
+  params.grad_entropy = device_view<const float, 3>(call.upstream.entropy);
+  params.grad_q = row_tensor(call.gradients.q);
+  params.grad_k = row_tensor(call.gradients.k);
+  params.grad_v = row_tensor(call.gradients.v);
+  params.scale_log2 = static_cast<float>(call.logit_scale * kLog2e);
+  if (call.params.softcap > 0) {
+    params.softcap = make_softcap(call.params.softcap, call.logit_scale);
+    params.inverse_cap_log2 = 1 / params.softcap.cap_log2;
+  }
+  params.alibi_in_rows = choice.variant == BackwardVariant::alibi;
+  params.queries = choice.queries;
+  params.keys = choice.keys;
+  params.items = choice.keys.planes * choice.keys.slots;
+  params.heads_together = choice.heads_together;
+  params.query_heads_together = choice.query_heads_together;
+  params.order = choice.order;
+  place_workspace(choice, call.execution.workspace, params);
+  return params;
+}
+
+}  // namespace
+
+std::size_t backward_workspace(const BackwardChoice& choice) {
+  BackwardParams params;
+  return place_workspace(choice, nullptr, params);
+}
+
+void launch_backward(const BackwardCall& call, const BackwardChoice& choice) {
+  const BackwardKernel& kernel = choice.kernel;
+  const BackwardParams params = make_params(call, choice);
+  const BackwardMaps maps{.q = make_tensor_map(call.saved.q, kernel.block_q, 64),
+                          .k = make_tensor_map(call.saved.k, kernel.block_kv, 64),
+                          .v = make_tensor_map(call.saved.v, kernel.block_kv, 64),
+                          .grad_out = make_tensor_map(call.upstream.out, kernel.block_q, 64)};
+  const int device = call.saved.q.device.index;
+  const auto query_tiles = static_cast<unsigned>(params.queries.planes * params.queries.slots);
+  KernelLaunch launch{.function = kernel.prepare,
+                      .name = "the Hopper kernel that prepares the rows",
+                      .grid = dim3(query_tiles),
+                      .block = dim3(kPrepareThreads),
+                      .stream = static_cast<cudaStream_t>(call.execution.stream),
+                      .device = device};
+  launch_kernel(launch, params);
+
+  launch.starts_early = true;
+  KernelLaunch keys = launch;
+  keys.function = kernel.keys;
+  keys.name = "the Hopper backward kernel";
+  keys.grid = dim3(static_cast<unsigned>(std::min(params.items, device_traits(device).multiprocessors)));
+  keys.block = dim3(static_cast<unsigned>(kernel.threads));
+  keys.shared_bytes = kernel.shared_bytes;
+  keys.all_resident = choice.order.ring || choice.order.front > 0;
+  launch_kernel(keys, maps, params);
+
+  if (kernel.queries && params.grad_q.data) {
+    KernelLaunch queries = launch;
+    queries.function = kernel.queries;
+    queries.name = "the Hopper kernel of the gradient of q";
+    const int blocks = (params.rule.q_len + kQueriesOfBlock - 1) / kQueriesOfBlock;
+    queries.grid = dim3(static_cast<unsigned>(params.queries.planes * blocks * params.order.lanes()));
+    queries.block = dim3(kQueriesThreads);
+    queries.shared_bytes = kernel.queries_shared_bytes;
+    launch_kernel(queries, maps, params);
+  }
+
+  launch.function = kernel.finish;
+  launch.name = "the Hopper kernel that finishes the gradients";
+  const unsigned suspects = static_cast<unsigned>(params.items) + query_tiles;
+  const auto threads = static_cast<unsigned>(kernel.finish_threads);
+  launch.grid = dim3((params.order.rounds ? 0 : query_tiles) + (suspects + threads - 1) / threads);
+  launch.block = dim3(threads);
+  launch_kernel(launch, params);
+}
+
+}  // namespace rootdk::cuda::hopper

@@ -1,0 +1,168 @@
+// attend over the pages of a cache: the decode kernel, with tables that travel from the host.
+
+#include <cstring>
+#include <sstream>
+
+#include "core/kv_call.h"
+#include "cuda/hopper/decode/attend_plan.h"
+#include "cuda/hopper/decode/choice.h"
+#include "cuda/hopper/forward/kernels.h"
+#include "cuda/hopper/forward/launch.h"
+#include "cuda/hopper/hopper.h"
+#include "cuda/kv/attention_params.h"
+#include "cuda/kv/rotate_queries.h"
+#include "cuda/kv/upload.h"
+#include "cuda/launch/device.h"
+#include "cuda/launch/kernel.h"
+#include "cuda/launch/tensor_map.h"
+#include "cuda/launch/workspace.h"
+
+namespace rootdk::cuda::hopper {
+namespace {
+
+std::string refuse_shape(const AttendCall& call) {
+  std::ostringstream reason;
+  const KvShape& s = call.shape;
+  const bool bytes = is_quantised(call.k.dtype);
+  const std::int64_t unit = bytes ? 16 : 8, largest = kPagedHeadDims.back();
+  if (call.q.dtype != DType::bf16 && call.q.dtype != DType::f16) {
+    reason << "q is " << name_of(call.q.dtype) << ", needs bf16 or f16";
+  } else if (!bytes && call.k.dtype != call.q.dtype) {
+    reason << "the cache is " << name_of(call.k.dtype) << ", needs i8, f8e4m3 or the type of q, "
+           << name_of(call.q.dtype);
+  } else if (s.head_dim > largest || s.value_dim > largest) {
+    reason << "head_dim " << s.head_dim << " or value_dim " << s.value_dim << " is above " << largest;
+  } else if (s.head_dim % unit != 0 || s.value_dim % unit != 0) {
+    reason << "head_dim " << s.head_dim << " or value_dim " << s.value_dim << " is not a multiple of " << unit;
+  } else if (!bytes && s.group() > kDecodeRows) {
+    reason << s.group() << " query heads share a key head, more than " << kDecodeRows;
+  }
+  for (const KvSpan& span : call.spans) {
+    if (span.position + span.tokens >= kNoLimit) reason << "position " << span.position << " is not below " << kNoLimit;
+  }
+  return reason.str();
+}
+
+std::string refuse(const AttendCall& call) {
+  if (std::string reason = refuse_device(call.q.device); !reason.empty()) return reason;
+  if (std::string reason = refuse_shape(call); !reason.empty()) return reason;
+  const std::pair<const char*, ConstTensorView> tensors[] = {
+      {"q", call.q}, {"k", call.k}, {"v", call.v}, {"out", call.out}};
+  for (const auto& [name, view] : tensors) {
+    if (std::string reason = tensor_map_refusal(name, view); !reason.empty()) return reason;
+  }
+  return {};
+}
+
+// The fields that attend shares with attention: one sequence of queries, causal.
+ForwardCall as_forward(const AttendCall& call) {
+  ForwardCall forward;
+  forward.q = call.q;
+  forward.k = call.k;
+  forward.v = call.v;
+  forward.out = call.out;
+  forward.params = kv::attention_params(call.params);
+  forward.stats = {.lse = call.stats.lse,
+                   .max_logit = call.stats.max_logit,
+                   .max_weight = call.stats.max_weight,
+                   .entropy = call.stats.entropy,
+                   .sum_p2 = call.stats.sum_p2};
+  forward.shape = kv::attention_shape(call.shape);
+  forward.logit_scale = call.logit_scale;
+  return forward;
+}
+
+std::byte* at(const AttendCall& call, std::size_t offset) {
+  return static_cast<std::byte*>(call.execution.workspace) + offset;
+}
+
+void upload(const AttendCall& call, const PagedPlan& plan, cudaStream_t stream) {
+  // One block of words, as it will lie in the workspace, up to the queries.
+  std::vector<std::int32_t> words(plan.queries_offset / sizeof(std::int32_t));
+  auto* bytes = reinterpret_cast<std::byte*>(words.data());
+  std::memcpy(bytes, plan.tiles.data(), plan.tiles.size() * sizeof(PagedTile));
+  const auto put = [&](const std::vector<std::int32_t>& from, std::size_t offset) {
+    if (!from.empty()) std::memcpy(bytes + offset, from.data(), from.size() * sizeof(std::int32_t));
+  };
+  put(plan.tables, plan.tables_offset);
+  put(plan.positions, plan.positions_offset);
+  kv::upload_words(words, reinterpret_cast<std::int32_t*>(at(call, 0)), stream, call.q.device.index);
+}
+
+void launch_tiles(const AttendCall& call, const PagedPlan& plan, ForwardParams& params, const ForwardMaps& maps,
+                  const PagedKeys& pages) {
+  const auto stream = static_cast<cudaStream_t>(call.execution.stream);
+  const std::int64_t runs = (plan.chunks + plan.chunks_together - 1) / plan.chunks_together;
+  const std::int64_t rows = params.query_tiles * call.shape.kv_heads * plan.tile_rows;
+  place_partials(params, at(call, plan.partials_offset), rows);
+  launch_kernel({.function = plan.kernel.function,
+                 .name = "the Hopper decode kernel over pages",
+                 .grid = dim3(static_cast<unsigned>(params.query_tiles * call.shape.kv_heads * runs)),
+                 .block = dim3(static_cast<unsigned>(plan.kernel.threads)),
+                 .shared_bytes = plan.kernel.shared_bytes,
+                 .stream = stream,
+                 .device = call.q.device.index,
+                 .starts_early = true},
+                maps, params, pages);
+  if (plan.chunks == 1) return;
+  launch_kernel({.function = plan.kernel.merge,
+                 .name = "the merge of decode",
+                 .grid = dim3(static_cast<unsigned>(rows)),
+                 .block = dim3(kDecodeMergeThreads),
+                 .stream = stream,
+                 .device = call.q.device.index,
+                 .starts_early = true},
+                params, pages);
+}
+
+void run(const AttendCall& call) {
+  const PagedPlan plan = plan_paged(call);
+  if (plan.tiles.empty()) return;
+  require_workspace(call.execution, plan.bytes, "attend");
+  const DeviceGuard guard(call.q.device.index);
+  const auto stream = static_cast<cudaStream_t>(call.execution.stream);
+  upload(call, plan, stream);
+
+  ForwardParams params = make_params(as_forward(call));
+  if (!call.rotation.empty()) {
+    const auto* positions = reinterpret_cast<const std::int32_t*>(at(call, plan.positions_offset));
+    kv::rotate_queries(call, positions, at(call, plan.queries_offset), stream);
+    params.q = {.data = at(call, plan.queries_offset),
+                .batch_stride = 0,
+                .head_stride = call.shape.tokens * call.shape.head_dim,
+                .row_stride = call.shape.head_dim,
+                .column_stride = 1};
+  }
+  params.splits = plan.chunks;
+  params.tile_rows = plan.tile_rows;
+  const int columns = is_quantised(call.k.dtype) ? std::min(plan.kernel.head_dim, 128) : 64;
+  const ForwardMaps maps{.q = {},
+                         .k = make_tensor_map(call.k, plan.box_keys, columns),
+                         .v = make_tensor_map(call.v, plan.box_keys, columns),
+                         .out = {}};
+  PagedKeys pages{.tables = reinterpret_cast<const std::int32_t*>(at(call, plan.tables_offset)),
+                  .page_size = static_cast<int>(call.shape.page_size),
+                  .box_keys = plan.box_keys,
+                  .keeps_first = static_cast<int>(std::min<std::int64_t>(call.params.window_keeps_first, kNoLimit)),
+                  .chunks_together = plan.chunks_together,
+                  .k_scales = call.k_scales.defined() ? call.k_scales.as<float>() : nullptr,
+                  .v_scales = call.v_scales.defined() ? call.v_scales.as<float>() : nullptr};
+  const auto tiles = static_cast<int>(plan.tiles.size());
+  for (int first = 0; first < tiles; first += plan.tiles_together) {
+    pages.tiles = reinterpret_cast<const PagedTile*>(at(call, 0)) + first;
+    params.query_tiles = std::min(plan.tiles_together, tiles - first);
+    launch_tiles(call, plan, params, maps, pages);
+  }
+}
+
+std::size_t workspace(const AttendCall& call) { return plan_paged(call).bytes; }
+
+}  // namespace
+
+const AttendImplementation& attend() {
+  static const AttendImplementation implementation{
+      .name = "sm90", .refuse = refuse, .run = run, .workspace = workspace};
+  return implementation;
+}
+
+}  // namespace rootdk::cuda::hopper

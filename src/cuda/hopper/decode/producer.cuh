@@ -1,0 +1,119 @@
+#pragma once
+
+// What fills shared memory in decode: one warp that brings tiles.
+
+#include "cuda/hopper/decode/part.cuh"
+#include "cuda/hopper/shared/ring.cuh"
+#include "cuda/ptx/address.cuh"
+#include "cuda/ptx/mbarrier.cuh"
+#include "cuda/ptx/tma.cuh"
+
+namespace rootdk::cuda::hopper {
+
+// From a contiguous tensor a tile is a box. One thread.
+template <class C>
+__device__ __forceinline__ void load_tensor(DecodeStorage<C>& shared, const ForwardMaps& maps, const ForwardParams& p,
+                                            const DecodePart& part) {
+  Ring<C::kStages> ring;
+  const auto load = [&](const CUtensorMap& map, std::uint8_t* buffer, std::uint64_t& full, std::uint64_t& empty,
+                        int j) {
+    const std::uint32_t barrier = ptx::shared_address(&full);
+    ptx::mbarrier_wait(ptx::shared_address(&empty), ring.parity ^ 1);
+    ptx::mbarrier_expect_bytes(barrier, C::kKvBytes);
+#pragma unroll
+    for (int panel = 0; panel < C::kPanels; ++panel) {
+      ptx::tma_load_4d(ptx::shared_address(buffer) + panel * C::kKvPanelBytes, &map, barrier, 64 * panel,
+                       j * C::kBlockKv, part.kv_head, part.batch, ptx::kEvictFirst);
+    }
+  };
+  const auto nothing = [](int) {};
+  walk_parts<C>(
+      part, p, nothing,
+      [&](int j) {
+        load(maps.k, shared.k[ring.stage], shared.k_full[ring.stage], shared.k_empty[ring.stage], j);
+        load(maps.v, shared.v[ring.stage], shared.v_full[ring.stage], shared.v_empty[ring.stage], j);
+        ring.advance();
+      },
+      nothing);
+}
+
+// The pages of a chunk, spread over a warp: lane l has the page of the chunk's piece l. The next chunk's are on their
+// way while this one is at work.
+class ChunkPages {
+ public:
+  __device__ __forceinline__ ChunkPages(const DecodePart& part, const PagedKeys& pages) : part_(part), pages_(pages) {
+    next_ = read(part.first_part);
+  }
+  __device__ __forceinline__ void begin(int chunk) {
+    page_ = next_;
+    next_ = read(chunk + 1);
+  }
+  // Of this lane; -1: evicted, or past the end of the sequence.
+  __device__ __forceinline__ int own() const { return page_; }
+  // Of any key of the chunk; all lanes ask together.
+  __device__ __forceinline__ int of(int key) const {
+    return __shfl_sync(0xffffffffu, page_, key % kChunkKeys / kPieceKeys);
+  }
+
+ private:
+  __device__ __forceinline__ int read(int chunk) const {
+    const int key = chunk * kChunkKeys + kPieceKeys * static_cast<int>(threadIdx.x & 31);
+    return key < part_.keys ? pages_.tables[part_.table + key / pages_.page_size] : -1;
+  }
+
+  const DecodePart& part_;
+  const PagedKeys& pages_;
+  int page_ = -1, next_ = -1;
+};
+
+// How a tile of a cache lies in shared memory: panels of so many columns, each row by row.
+struct PanelLayout {
+  int panels, columns, row_bytes;
+};
+
+// From pages a tile is several boxes: each lane brings the one that begins at its piece. A page of -1 lies outside the
+// tensor, and zeros arrive. One warp.
+template <class C, PanelLayout Layout>
+__device__ __forceinline__ void load_boxes(const CUtensorMap& map, std::uint8_t* buffer, std::uint64_t& full,
+                                           const PagedKeys& pages, const ChunkPages& chunk, int kv_head, int j) {
+  const int key = static_cast<int>(threadIdx.x & 31) * kPieceKeys;  // inside the chunk, like `first`
+  const int first = j * C::kBlockKv % kChunkKeys;
+  if (key < first || key >= first + C::kBlockKv || key % pages.box_keys != 0) return;
+#pragma unroll
+  for (int panel = 0; panel < Layout.panels; ++panel) {
+    const int row = panel * C::kBlockKv + key - first;
+    ptx::tma_load_4d(ptx::shared_address(buffer) + row * Layout.row_bytes, &map, ptx::shared_address(&full),
+                     Layout.columns * panel, (j * C::kBlockKv + key - first) % pages.page_size, kv_head, chunk.own(),
+                     ptx::kEvictFirst);
+  }
+}
+
+// Waits until a buffer is free, and says how many bytes will come. One warp.
+__device__ __forceinline__ void announce(std::uint64_t& full, std::uint64_t& empty, std::uint32_t parity, int bytes) {
+  ptx::mbarrier_wait(ptx::shared_address(&empty), parity ^ 1);
+  if ((threadIdx.x & 31) == 0) ptx::mbarrier_expect_bytes(ptx::shared_address(&full), bytes);
+  __syncwarp();
+}
+
+template <class C>
+__device__ __forceinline__ void load_pages(DecodeStorage<C>& shared, const ForwardMaps& maps, const ForwardParams& p,
+                                           const PagedKeys& pages, const DecodePart& part) {
+  Ring<C::kStages> ring;
+  ChunkPages chunk(part, pages);
+  const auto load = [&](const CUtensorMap& map, std::uint8_t* buffer, std::uint64_t& full, std::uint64_t& empty,
+                        int j) {
+    announce(full, empty, ring.parity, C::kKvBytes);
+    load_boxes<C, PanelLayout{.panels = C::kPanels, .columns = 64, .row_bytes = 128}>(map, buffer, full, pages, chunk,
+                                                                                      part.kv_head, j);
+  };
+  walk_parts<C>(
+      part, p, [&](int index) { chunk.begin(index); },
+      [&](int j) {
+        load(maps.k, shared.k[ring.stage], shared.k_full[ring.stage], shared.k_empty[ring.stage], j);
+        load(maps.v, shared.v[ring.stage], shared.v_full[ring.stage], shared.v_empty[ring.stage], j);
+        ring.advance();
+      },
+      [](int) {});
+}
+
+}  // namespace rootdk::cuda::hopper

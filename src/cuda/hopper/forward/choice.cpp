@@ -1,0 +1,130 @@
+#include "cuda/hopper/forward/choice.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "cuda/hopper/forward/kernels.h"
+#include "cuda/hopper/hopper.h"
+#include "cuda/hopper/shared/refusal_text.h"
+#include "cuda/launch/device.h"
+#include "cuda/launch/tensor_map.h"
+
+namespace rootdk::cuda::hopper {
+namespace {
+
+std::string refuse_features(const ForwardCall& call) {
+  const AttentionParams& p = call.params;
+  if (p.score != Score::dot) return "the score is not the dot product";
+  if (p.block_mask.defined()) return "block_mask is not supported";
+  if (call.stats.column_mass.defined()) return "column_mass needs a second pass";
+  if (call.stats.pooled_map.defined()) return "pooled_map is not supported";
+  if (call.stats.weights.defined()) return "exact weights are not supported";
+  return {};
+}
+
+std::string refuse_shape(const ForwardCall& call) {
+  const AttentionShape& s = call.shape;
+  const int largest = kHeadDims.back();
+  if (call.q.dtype != DType::bf16 && call.q.dtype != DType::f16) {
+    return text("the type is ", name_of(call.q.dtype), ", needs bf16 or f16");
+  }
+  if (s.head_dim > largest || s.value_dim > largest) {
+    return text("head_dim ", s.head_dim, " or value_dim ", s.value_dim, " is above ", largest);
+  }
+  if (s.value_dim % 8 != 0) return text("value_dim ", s.value_dim, " is not a multiple of 8");
+  if (s.kv_len == 0 || call.k.size(2) == 0) return "there are no keys";
+  if (std::max({call.q.size(2), call.k.size(2), s.q_len, s.kv_len}) >= kNoLimit) {
+    return text("q_len ", s.q_len, " or kv_len ", s.kv_len, " is not below ", kNoLimit);
+  }
+  const std::int64_t tiles = (s.q_len / 128 + 1) * s.heads * s.batch;
+  if (tiles > INT32_MAX) return text(tiles, " query tiles are more than 2^31");
+  return {};
+}
+
+std::string refuse_layout(const ForwardCall& call) {
+  const std::pair<const char*, ConstTensorView> tensors[] = {
+      {"q", call.q}, {"k", call.k}, {"v", call.v}, {"out", call.out}};
+  for (const auto& [name, view] : tensors) {
+    if (std::string reason = tensor_map_refusal(name, view); !reason.empty()) return reason;
+  }
+  return {};
+}
+
+// The leanest variant that knows every term of the call; statistics come on top.
+Variant variant_of_terms(const ForwardCall& call) {
+  const AttentionParams& p = call.params;
+  const bool others = p.mask.defined() || p.bias.defined() || p.relative_table.defined() ||
+                      call.dropout.threshold > 0 || !(call.logit_scale > 0);
+  if (others) return Variant::rich;
+  if (p.softcap > 0) return p.alibi_slopes.defined() ? Variant::rich : Variant::softcap;
+  if (p.alibi_slopes.defined()) return p.causal ? Variant::alibi : Variant::rich;
+  return Variant::ranged;
+}
+
+bool is_ranged(const ForwardCall& call) {
+  const AttentionParams& p = call.params;
+  return p.causal || p.window_left >= 0 || p.window_right >= 0 || p.kv_lengths.defined() || call.shape.packed;
+}
+
+// Up to here a tile for short rows pays: with a second query stage, or with fewer keys past the end in its last tile.
+constexpr std::int64_t short_row(int head_dim) { return head_dim == 256 ? 512 : 1024; }
+
+Variant choose_variant(const ForwardCall& call, int head_dim) {
+  const bool statistics = call.stats.entropy.defined() || call.stats.sum_p2.defined();
+  Variant variant = variant_of_terms(call);
+  if (statistics) variant = variant == Variant::ranged ? Variant::sampled : Variant::rich;
+  if ((variant == Variant::ranged || variant == Variant::sampled) && !is_ranged(call)) {
+    const Variant full = variant == Variant::sampled ? Variant::full_sampled : Variant::full;
+    if (is_built(head_dim, full)) return full;
+  }
+  const bool brief = variant == Variant::ranged && call.shape.kv_len <= short_row(head_dim);
+  if (brief && is_built(head_dim, Variant::brief)) return Variant::brief;
+  return is_built(head_dim, variant) ? variant : Variant::rich;
+}
+
+template <class Element>
+ForwardKernel kernel_of(int head_dim, Variant variant) {
+  switch (head_dim) {
+    case 64: return forward_kernel_of<Element, 64>(variant);
+    case 96: return forward_kernel_of<Element, 96>(variant);
+    case 128: return forward_kernel_of<Element, 128>(variant);
+    case 192: return forward_kernel_of<Element, 192>(variant);
+    default: return forward_kernel_of<Element, 256>(variant);
+  }
+}
+
+}  // namespace
+
+std::string refuse_device(Device where) {
+  if (where.kind != DeviceKind::cuda) return "q is not on a CUDA device";
+  const DeviceTraits& device = device_traits(where.index);
+  if (!device.error.empty()) return text("device ", where.index, ": ", device.error);
+  if (device.capability != 90) {
+    return text("device ", where.index, " has compute capability ", device.capability / 10, ".", device.capability % 10,
+                ", needs 9.0");
+  }
+  return {};
+}
+
+std::string forward_refusal(const ForwardCall& call) {
+  if (std::string reason = refuse_device(call.q.device); !reason.empty()) return reason;
+  for (const auto refuse : {refuse_features, refuse_shape, refuse_layout}) {
+    if (std::string reason = refuse(call); !reason.empty()) return reason;
+  }
+  return {};
+}
+
+ForwardChoice choose_forward(const ForwardCall& call) {
+  ForwardChoice choice;
+  const auto dim = static_cast<int>(std::max(call.shape.head_dim, call.shape.value_dim));
+  choice.head_dim = *std::lower_bound(kHeadDims.begin(), kHeadDims.end(), dim);
+  choice.decode = choose_decode(call, choice.head_dim);
+  if (choice.decode) return choice;
+  choice.variant = choose_variant(call, choice.head_dim);
+  choice.kernel = call.q.dtype == DType::bf16 ? kernel_of<BFloat16>(choice.head_dim, choice.variant)
+                                              : kernel_of<Float16>(choice.head_dim, choice.variant);
+  choice.counts_tiles = call.shape.packed || call.params.kv_lengths.defined() || call.params.causal;
+  return choice;
+}
+
+}  // namespace rootdk::cuda::hopper

@@ -26,26 +26,23 @@ std::string refuse_tensors(const Target& target, const ConstTensorView& q, const
   return target.missing();
 }
 
-// Implementations are plain function pointers: one pair per target, made from its index.
+// Implementations are plain function pointers: one per target, made from its index.
 template <std::size_t I>
 ForwardImplementation forward_implementation() {
-  return {
-      .name = targets()[I].name,
-      .refuse =
-          [](const ForwardCall& call) { return refuse_tensors(targets()[I], call.q, call.shape, call.params.score); },
-      .run = [](const ForwardCall& call) { run_forward(call, targets()[I].kernels()); },
-      .workspace = nullptr};
+  return {.name = targets()[I].name, .answer = [](const ForwardCall& call) {
+            return accept_unless<ForwardCall>(
+                refuse_tensors(targets()[I], call.q, call.shape, call.params.score),
+                [](const ForwardCall& accepted) { run_forward(accepted, targets()[I].kernels()); });
+          }};
 }
 
 template <std::size_t I>
 BackwardImplementation backward_implementation() {
-  return {.name = targets()[I].name,
-          .refuse =
-              [](const BackwardCall& call) {
-                return refuse_tensors(targets()[I], call.saved.q, call.shape, call.params.score);
-              },
-          .run = [](const BackwardCall& call) { run_backward(call, targets()[I].backward()); },
-          .workspace = nullptr};
+  return {.name = targets()[I].name, .answer = [](const BackwardCall& call) {
+            return accept_unless<BackwardCall>(
+                refuse_tensors(targets()[I], call.saved.q, call.shape, call.params.score),
+                [](const BackwardCall& accepted) { run_backward(accepted, targets()[I].backward()); });
+          }};
 }
 
 template <std::size_t... I>

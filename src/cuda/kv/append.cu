@@ -237,7 +237,8 @@ std::string refuse(const AppendCall& call) {
 }  // namespace
 
 const AppendImplementation& append() {
-  static const AppendImplementation implementation{.name = "cuda", .refuse = refuse, .run = run, .workspace = nullptr};
+  static const AppendImplementation implementation{
+      .name = "cuda", .answer = [](const AppendCall& call) { return accept_unless(refuse(call), run); }};
   return implementation;
 }
 

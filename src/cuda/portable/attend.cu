@@ -99,8 +99,13 @@ CachedTensor cached_tensor(const ConstTensorView& rows, const ConstTensorView& s
 // A window that reaches past every position is no window.
 int limited(std::int64_t keys, int otherwise) { return keys < kLargestPosition ? static_cast<int>(keys) : otherwise; }
 
+std::int64_t blocks_of(const AttendArguments& args) {
+  return std::int64_t{args.tile_count} * args.rule.kv_heads * args.chunks;
+}
+
 // Everything that a call will launch, and the scratch memory it takes.
 struct AttendPlan {
+  AttendKernel kernel = nullptr;
   AttendTables tables;
   AttendArguments args;
   std::int32_t* words = nullptr;            // of the tables, in scratch memory
@@ -108,7 +113,7 @@ struct AttendPlan {
   void* rotated = nullptr;                  // queries; null: they are not rotated
   std::size_t workspace_bytes = 0;
 
-  AttendPlan(const AttendCall& call, void* memory) : tables(call) {
+  AttendPlan(const AttendCall& call, void* memory) : kernel(kernel_for(call)), tables(call) {
     const KvShape& s = call.shape;
     args.rule = make_rule(kv::attention_shape(s), kv::attention_params(call.params), call.logit_scale, {});
     args.q = any_view<4>(call.q);
@@ -127,7 +132,6 @@ struct AttendPlan {
     place(call, memory);
   }
 
-  std::int64_t blocks() const { return std::int64_t{args.tile_count} * args.rule.kv_heads * args.chunks; }
   int shared_bytes() const { return args.shared_floats() * static_cast<int>(sizeof(float)); }
 
  private:
@@ -177,20 +181,16 @@ std::string refuse(const AttendCall& call) {
       reason << "position " << span.position << " is not below " << kLargestPosition;
     }
   }
-  if (std::string refused = reason.str(); !refused.empty()) return refused;
-  const AttendPlan plan(call, nullptr);
-  if (std::string refused =
-          refuse_blocks(std::max(plan.blocks(), plan.blocks() / std::max(1, plan.args.chunks) * kAttendRows));
-      !refused.empty()) {
-    return refused;
-  }
+  return reason.str();
+}
+
+std::string refuse_plan(const AttendCall& call, const AttendPlan& plan) {
+  const std::int64_t blocks = blocks_of(plan.args), merged = blocks / std::max(1, plan.args.chunks) * kAttendRows;
+  if (std::string refused = refuse_blocks(std::max(blocks, merged)); !refused.empty()) return refused;
   return refuse_shared_bytes(call.q.device, plan.shared_bytes());
 }
 
-std::size_t workspace(const AttendCall& call) { return AttendPlan(call, nullptr).workspace_bytes; }
-
-void run(const AttendCall& call) {
-  AttendPlan plan(call, call.execution.workspace);
+void launch_plan(const AttendCall& call, const AttendPlan& plan) {
   if (plan.tables.tiles.empty()) return;
   require_workspace(call.execution, plan.workspace_bytes, "attend");
   const DeviceGuard guard(call.q.device.index);
@@ -198,16 +198,15 @@ void run(const AttendCall& call) {
   kv::upload_words(plan.tables.words(), plan.words, stream, call.q.device.index);
   if (plan.rotated) kv::rotate_queries(call, plan.positions, plan.rotated, stream);
 
-  const AttendKernel kernel = kernel_for(call);
-  AttendArguments& args = plan.args;
-  const auto tiles = static_cast<int>(plan.tables.tiles.size()), together = args.tile_count;
-  const AttendTile* all = args.tiles;
+  AttendArguments args = plan.args;
+  const auto tiles = static_cast<int>(plan.tables.tiles.size()), together = plan.args.tile_count;
   for (int first = 0; first < tiles; first += together) {
-    args.tiles = all + first;
+    args.tiles = plan.args.tiles + first;
     args.tile_count = std::min(together, tiles - first);
-    launch(kernel, "attend over pages",
-           {.blocks = plan.blocks(), .threads = kAttendThreads, .shared_bytes = plan.shared_bytes(), .stream = stream},
-           args);
+    launch(
+        plan.kernel, "attend over pages",
+        {.blocks = blocks_of(args), .threads = kAttendThreads, .shared_bytes = plan.shared_bytes(), .stream = stream},
+        args);
     launch(merge_attend_kernel, "the merge of attend",
            {.blocks = std::int64_t{args.tile_count} * args.rule.kv_heads * kAttendRows,
             .threads = kAttendThreads,
@@ -216,11 +215,18 @@ void run(const AttendCall& call) {
   }
 }
 
+Answer<AttendCall> answer(const AttendCall& call) {
+  if (std::string reason = refuse(call); !reason.empty()) return {.refusal = reason};
+  AttendPlan plan(call, call.execution.workspace);
+  if (std::string reason = refuse_plan(call, plan); !reason.empty()) return {.refusal = reason};
+  return {.workspace_bytes = plan.workspace_bytes,
+          .run = [plan = std::move(plan)](const AttendCall& accepted) { launch_plan(accepted, plan); }};
+}
+
 }  // namespace
 
 const AttendImplementation& attend() {
-  static const AttendImplementation implementation{
-      .name = "sm80", .refuse = refuse, .run = run, .workspace = workspace};
+  static const AttendImplementation implementation{.name = "sm80", .answer = answer};
   return implementation;
 }
 

@@ -25,29 +25,27 @@ BackwardCall others_of(const BackwardCall& call) {
   return others;
 }
 
-std::string refuse(const BackwardCall& call) {
-  if (std::string reason = backward_refusal(call); !reason.empty()) return reason;
-  return has_others(call.gradients) ? portable::backward().refuse(others_of(call)) : std::string();
-}
-
 // The two parts run one after the other and share the workspace.
-std::size_t workspace(const BackwardCall& call) {
-  const std::size_t own = backward_workspace(choose_backward(call));
-  return has_others(call.gradients) ? std::max(own, portable::backward().workspace(others_of(call))) : own;
-}
-
-void run(const BackwardCall& call) {
-  require_workspace(call.execution, workspace(call), "attention_backward");
-  const DeviceGuard guard(call.saved.q.device.index);
-  launch_backward(call, choose_backward(call));
-  if (has_others(call.gradients)) portable::backward().run(others_of(call));
+Answer<BackwardCall> answer(const BackwardCall& call) {
+  if (std::string reason = backward_refusal(call); !reason.empty()) return {.refusal = reason};
+  const bool with_others = has_others(call.gradients);
+  Answer<BackwardCall> others;
+  if (with_others) others = portable::backward().answer(others_of(call));
+  if (!others.refusal.empty()) return others;
+  const BackwardChoice choice = choose_backward(call);
+  const std::size_t bytes = std::max(backward_workspace(choice), others.workspace_bytes);
+  return {.workspace_bytes = bytes, .run = [=](const BackwardCall& accepted) {
+            require_workspace(accepted.execution, bytes, "attention_backward");
+            const DeviceGuard guard(accepted.saved.q.device.index);
+            launch_backward(accepted, choice);
+            if (with_others) others.run(others_of(accepted));
+          }};
 }
 
 }  // namespace
 
 const BackwardImplementation& backward() {
-  static const BackwardImplementation implementation{
-      .name = "sm90", .refuse = refuse, .run = run, .workspace = workspace};
+  static const BackwardImplementation implementation{.name = "sm90", .answer = answer};
   return implementation;
 }
 

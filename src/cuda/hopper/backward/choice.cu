@@ -5,10 +5,9 @@
 #include "cuda/common/make_rule.h"
 #include "cuda/hopper/backward/choice.h"
 #include "cuda/hopper/backward/kernels.h"
-#include "cuda/hopper/hopper.h"
-#include "cuda/hopper/shared/refusal_text.h"
+#include "cuda/hopper/shared/head_dims.h"
+#include "cuda/hopper/shared/refusal.h"
 #include "cuda/launch/device.h"
-#include "cuda/launch/tensor_map.h"
 
 namespace rootdk::cuda::hopper {
 namespace {
@@ -23,12 +22,6 @@ std::string refuse_features(const BackwardCall& call) {
   }
   if (!g.q.defined() && !g.k.defined() && !g.v.defined()) return "no gradient of q, k or v is asked for";
   return {};
-}
-
-int padded_dim(const AttentionShape& s) {
-  const auto dim = static_cast<int>(std::max(s.head_dim, s.value_dim));
-  const auto found = std::lower_bound(kBackwardHeadDims.begin(), kBackwardHeadDims.end(), dim);
-  return found == kBackwardHeadDims.end() ? 0 : *found;
 }
 
 template <class Element>
@@ -52,7 +45,7 @@ std::string refuse_shape(const BackwardCall& call) {
   const AttentionShape& s = call.shape;
   const DType dtype = call.saved.q.dtype;
   if (dtype != DType::bf16 && dtype != DType::f16) return text("the type is ", name_of(dtype), ", needs bf16 or f16");
-  if (padded_dim(s) == 0) {
+  if (padded_dim(kBackwardHeadDims, s.head_dim, s.value_dim) == 0) {
     return text("head_dim ", s.head_dim, " or value_dim ", s.value_dim, " is above ", kBackwardHeadDims.back());
   }
   if (s.head_dim % 8 != 0 || s.value_dim % 8 != 0) {
@@ -65,22 +58,6 @@ std::string refuse_shape(const BackwardCall& call) {
     return text(tiles, " tiles are more than 2^29");
   }
   return refuse_sizes(s, call.params);
-}
-
-std::string refuse_layout(const BackwardCall& call) {
-  const std::pair<const char*, ConstTensorView> tensors[] = {{"q", call.saved.q},
-                                                             {"k", call.saved.k},
-                                                             {"v", call.saved.v},
-                                                             {"out", call.saved.out},
-                                                             {"the gradient of out", call.upstream.out},
-                                                             {"the gradient of q", call.gradients.q},
-                                                             {"the gradient of k", call.gradients.k},
-                                                             {"the gradient of v", call.gradients.v}};
-  for (const auto& [name, view] : tensors) {
-    if (!view.defined()) continue;
-    if (std::string reason = tensor_map_refusal(name, view); !reason.empty()) return reason;
-  }
-  return {};
 }
 
 // The softcap's own kernel takes its slope from weights of 24 bits, which is exact enough for wide caps only.
@@ -174,16 +151,22 @@ int heads_together(const BackwardCall& call, const BackwardChoice& choice) {
 
 std::string backward_refusal(const BackwardCall& call) {
   if (std::string reason = refuse_device(call.saved.q.device); !reason.empty()) return reason;
-  for (const auto refuse : {refuse_features, refuse_shape, refuse_layout}) {
-    if (std::string reason = refuse(call); !reason.empty()) return reason;
-  }
-  return {};
+  if (std::string reason = refuse_features(call); !reason.empty()) return reason;
+  if (std::string reason = refuse_shape(call); !reason.empty()) return reason;
+  return refuse_layout({{"q", call.saved.q},
+                        {"k", call.saved.k},
+                        {"v", call.saved.v},
+                        {"out", call.saved.out},
+                        {"the gradient of out", call.upstream.out},
+                        {"the gradient of q", call.gradients.q},
+                        {"the gradient of k", call.gradients.k},
+                        {"the gradient of v", call.gradients.v}});
 }
 
 BackwardChoice choose_backward(const BackwardCall& call) {
   const AttentionShape& s = call.shape;
   BackwardChoice choice;
-  choice.head_dim = padded_dim(s);
+  choice.head_dim = padded_dim(kBackwardHeadDims, s.head_dim, s.value_dim);
   choice.variant = choose_variant(call, choice.head_dim);
   choice.grad_entropy = call.upstream.entropy.defined();
   choice.kernel = call.saved.q.dtype == DType::bf16 ? kernel_of<BFloat16>(choice.head_dim, choice.variant)

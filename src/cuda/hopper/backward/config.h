@@ -6,7 +6,7 @@
 #include <type_traits>
 
 #include "cuda/hopper/backward/params.h"
-#include "cuda/hopper/forward/config.h"
+#include "cuda/hopper/shared/tile_config.h"
 
 namespace rootdk::cuda::hopper {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "cuda/common/make_rule.h"
-#include "cuda/hopper/forward/launch.h"
+#include "cuda/hopper/shared/make_params.h"
 #include "cuda/launch/device.h"
 #include "cuda/launch/kernel.h"
 #include "cuda/launch/tensor_map.h"

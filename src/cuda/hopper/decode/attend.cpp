@@ -1,14 +1,17 @@
 // attend over the pages of a cache: the decode kernel, with tables that travel from the host.
 
+#include <algorithm>
 #include <cstring>
+#include <memory>
 #include <sstream>
 
 #include "core/kv_call.h"
 #include "cuda/hopper/decode/attend_plan.h"
-#include "cuda/hopper/decode/choice.h"
-#include "cuda/hopper/forward/kernels.h"
-#include "cuda/hopper/forward/launch.h"
+#include "cuda/hopper/decode/kernels.h"
+#include "cuda/hopper/decode/partials.h"
 #include "cuda/hopper/hopper.h"
+#include "cuda/hopper/shared/make_params.h"
+#include "cuda/hopper/shared/refusal.h"
 #include "cuda/kv/attention_params.h"
 #include "cuda/kv/rotate_queries.h"
 #include "cuda/kv/upload.h"
@@ -24,7 +27,7 @@ std::string refuse_shape(const AttendCall& call) {
   std::ostringstream reason;
   const KvShape& s = call.shape;
   const bool bytes = is_quantised(call.k.dtype);
-  const std::int64_t unit = bytes ? 16 : 8, largest = kPagedHeadDims.back();
+  const std::int64_t unit = bytes ? 16 : 8, largest = kCacheHeadDims.back();
   if (call.q.dtype != DType::bf16 && call.q.dtype != DType::f16) {
     reason << "q is " << name_of(call.q.dtype) << ", needs bf16 or f16";
   } else if (!bytes && call.k.dtype != call.q.dtype) {
@@ -46,12 +49,7 @@ std::string refuse_shape(const AttendCall& call) {
 std::string refuse(const AttendCall& call) {
   if (std::string reason = refuse_device(call.q.device); !reason.empty()) return reason;
   if (std::string reason = refuse_shape(call); !reason.empty()) return reason;
-  const std::pair<const char*, ConstTensorView> tensors[] = {
-      {"q", call.q}, {"k", call.k}, {"v", call.v}, {"out", call.out}};
-  for (const auto& [name, view] : tensors) {
-    if (std::string reason = tensor_map_refusal(name, view); !reason.empty()) return reason;
-  }
-  return {};
+  return refuse_layout({{"q", call.q}, {"k", call.k}, {"v", call.v}, {"out", call.out}});
 }
 
 // The fields that attend shares with attention: one sequence of queries, causal.
@@ -76,11 +74,11 @@ std::byte* at(const AttendCall& call, std::size_t offset) {
   return static_cast<std::byte*>(call.execution.workspace) + offset;
 }
 
-void upload(const AttendCall& call, const PagedPlan& plan, cudaStream_t stream) {
+void upload(const AttendCall& call, const AttendPlan& plan, cudaStream_t stream) {
   // One block of words, as it will lie in the workspace, up to the queries.
   std::vector<std::int32_t> words(plan.queries_offset / sizeof(std::int32_t));
   auto* bytes = reinterpret_cast<std::byte*>(words.data());
-  std::memcpy(bytes, plan.tiles.data(), plan.tiles.size() * sizeof(PagedTile));
+  std::memcpy(bytes, plan.tiles.data(), plan.tiles.size() * sizeof(CacheTile));
   const auto put = [&](const std::vector<std::int32_t>& from, std::size_t offset) {
     if (!from.empty()) std::memcpy(bytes + offset, from.data(), from.size() * sizeof(std::int32_t));
   };
@@ -89,12 +87,12 @@ void upload(const AttendCall& call, const PagedPlan& plan, cudaStream_t stream) 
   kv::upload_words(words, reinterpret_cast<std::int32_t*>(at(call, 0)), stream, call.q.device.index);
 }
 
-void launch_tiles(const AttendCall& call, const PagedPlan& plan, ForwardParams& params, const ForwardMaps& maps,
-                  const PagedKeys& pages) {
+void launch_tiles(const AttendCall& call, const AttendPlan& plan, ForwardParams& params, const ForwardMaps& maps,
+                  const CacheKeys& cache) {
   const auto stream = static_cast<cudaStream_t>(call.execution.stream);
   const std::int64_t runs = (plan.chunks + plan.chunks_together - 1) / plan.chunks_together;
   const std::int64_t rows = params.query_tiles * call.shape.kv_heads * plan.tile_rows;
-  place_partials(params, at(call, plan.partials_offset), rows);
+  set_partials(params, at(call, plan.partials_offset), rows);
   launch_kernel({.function = plan.kernel.function,
                  .name = "the Hopper decode kernel over pages",
                  .grid = dim3(static_cast<unsigned>(params.query_tiles * call.shape.kv_heads * runs)),
@@ -103,7 +101,7 @@ void launch_tiles(const AttendCall& call, const PagedPlan& plan, ForwardParams& 
                  .stream = stream,
                  .device = call.q.device.index,
                  .starts_early = true},
-                maps, params, pages);
+                maps, params, cache);
   if (plan.chunks == 1) return;
   launch_kernel({.function = plan.kernel.merge,
                  .name = "the merge of decode",
@@ -112,11 +110,10 @@ void launch_tiles(const AttendCall& call, const PagedPlan& plan, ForwardParams& 
                  .stream = stream,
                  .device = call.q.device.index,
                  .starts_early = true},
-                params, pages);
+                params, cache);
 }
 
-void run(const AttendCall& call) {
-  const PagedPlan plan = plan_paged(call);
+void launch_plan(const AttendCall& call, const AttendPlan& plan) {
   if (plan.tiles.empty()) return;
   require_workspace(call.execution, plan.bytes, "attend");
   const DeviceGuard guard(call.q.device.index);
@@ -140,7 +137,7 @@ void run(const AttendCall& call) {
                          .k = make_tensor_map(call.k, plan.box_keys, columns),
                          .v = make_tensor_map(call.v, plan.box_keys, columns),
                          .out = {}};
-  PagedKeys pages{.tables = reinterpret_cast<const std::int32_t*>(at(call, plan.tables_offset)),
+  CacheKeys cache{.tables = reinterpret_cast<const std::int32_t*>(at(call, plan.tables_offset)),
                   .page_size = static_cast<int>(call.shape.page_size),
                   .box_keys = plan.box_keys,
                   .keeps_first = static_cast<int>(std::min<std::int64_t>(call.params.window_keeps_first, kNoLimit)),
@@ -149,19 +146,24 @@ void run(const AttendCall& call) {
                   .v_scales = call.v_scales.defined() ? call.v_scales.as<float>() : nullptr};
   const auto tiles = static_cast<int>(plan.tiles.size());
   for (int first = 0; first < tiles; first += plan.tiles_together) {
-    pages.tiles = reinterpret_cast<const PagedTile*>(at(call, 0)) + first;
+    cache.tiles = reinterpret_cast<const CacheTile*>(at(call, 0)) + first;
     params.query_tiles = std::min(plan.tiles_together, tiles - first);
-    launch_tiles(call, plan, params, maps, pages);
+    launch_tiles(call, plan, params, maps, cache);
   }
 }
 
-std::size_t workspace(const AttendCall& call) { return plan_paged(call).bytes; }
+Answer<AttendCall> answer(const AttendCall& call) {
+  if (std::string reason = refuse(call); !reason.empty()) return {.refusal = reason};
+  AttendPlan plan = plan_attend(call);
+  const std::size_t bytes = plan.bytes;
+  return {.workspace_bytes = bytes,
+          .run = [plan = std::move(plan)](const AttendCall& accepted) { launch_plan(accepted, plan); }};
+}
 
 }  // namespace
 
 const AttendImplementation& attend() {
-  static const AttendImplementation implementation{
-      .name = "sm90", .refuse = refuse, .run = run, .workspace = workspace};
+  static const AttendImplementation implementation{.name = "sm90", .answer = answer};
   return implementation;
 }
 

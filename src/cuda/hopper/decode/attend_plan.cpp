@@ -5,7 +5,8 @@
 #include <numeric>
 
 #include "cuda/hopper/decode/choice.h"
-#include "cuda/hopper/forward/kernels.h"
+#include "cuda/hopper/decode/kernels.h"
+#include "cuda/hopper/shared/head_dims.h"
 
 namespace rootdk::cuda::hopper {
 namespace {
@@ -13,7 +14,6 @@ namespace {
 constexpr std::size_t kPartialsBytes = std::size_t{128} << 20;  // of one launch, where one tile does not need more
 constexpr std::size_t kPartAlignment = 256;
 
-std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 std::size_t align(std::size_t bytes) { return (bytes + kPartAlignment - 1) / kPartAlignment * kPartAlignment; }
 
 template <class Element, int HeadDim>
@@ -21,7 +21,7 @@ DecodeKernel kernel_of(DType cache, bool many_rows) {
   switch (cache) {
     case DType::i8: return byte_decode_kernel_of<Element, HeadDim>(ByteType::int8, many_rows);
     case DType::f8e4m3: return byte_decode_kernel_of<Element, HeadDim>(ByteType::e4m3, many_rows);
-    default: return paged_decode_kernel<Element, HeadDim>();
+    default: return cache_decode_kernel<Element, HeadDim>();
   }
 }
 template <class Element>
@@ -29,15 +29,14 @@ DecodeKernel kernel_of(const AttendCall& call) {
   constexpr std::int64_t kFewRows = 8;
   const bool many_rows = std::any_of(call.spans.begin(), call.spans.end(),
                                      [&](const KvSpan& span) { return span.tokens * call.shape.group() > kFewRows; });
-  const auto dim = static_cast<int>(std::max(call.shape.head_dim, call.shape.value_dim));
-  switch (*std::lower_bound(kPagedHeadDims.begin(), kPagedHeadDims.end(), dim)) {
+  switch (padded_dim(kCacheHeadDims, call.shape.head_dim, call.shape.value_dim)) {
     case 64: return kernel_of<Element, 64>(call.k.dtype, many_rows);
     case 128: return kernel_of<Element, 128>(call.k.dtype, many_rows);
     default: return kernel_of<Element, 256>(call.k.dtype, many_rows);
   }
 }
 
-void cut_rows(const AttendCall& call, PagedPlan& plan) {
+void cut_rows(const AttendCall& call, AttendPlan& plan) {
   // Whole tokens where one fits into a tile.
   const std::int64_t group = call.shape.group(), fits = plan.kernel.rows;
   const std::int64_t most = group <= fits ? fits / group * group : fits;
@@ -77,7 +76,7 @@ int box_keys(const AttendCall& call, int block_kv) {
 
 // Blocks that walk several chunks fill their ring less often; too few of them leave multiprocessors idle. The bits do
 // not depend on it.
-int chunks_together(const PagedPlan& plan, std::int64_t kv_heads) {
+int chunks_together(const AttendPlan& plan, std::int64_t kv_heads) {
   const std::int64_t slots = kMultiprocessors * plan.kernel.blocks_per_multiprocessor;
   const auto tiles = static_cast<std::int64_t>(plan.tiles.size());
   double best = std::numeric_limits<double>::infinity();
@@ -91,7 +90,7 @@ int chunks_together(const PagedPlan& plan, std::int64_t kv_heads) {
   return chosen;
 }
 
-void place(const AttendCall& call, PagedPlan& plan) {
+void lay_out_workspace(const AttendCall& call, AttendPlan& plan) {
   const KvShape& s = call.shape;
   const auto tile_partials = [&](std::int64_t tiles) {
     return partials_bytes(plan.chunks, tiles * s.kv_heads * plan.tile_rows, s.value_dim);
@@ -100,7 +99,7 @@ void place(const AttendCall& call, PagedPlan& plan) {
   const std::size_t one = std::max<std::size_t>(1, tile_partials(1));
   plan.tiles_together =
       static_cast<int>(std::clamp<std::int64_t>(static_cast<std::int64_t>(kPartialsBytes / one), 1, tiles));
-  plan.tables_offset = align(plan.tiles.size() * sizeof(PagedTile));
+  plan.tables_offset = align(plan.tiles.size() * sizeof(CacheTile));
   plan.positions_offset = plan.tables_offset + align(plan.tables.size() * sizeof(std::int32_t));
   plan.queries_offset = plan.positions_offset + align(plan.positions.size() * sizeof(std::int32_t));
   const std::size_t queries =
@@ -111,14 +110,14 @@ void place(const AttendCall& call, PagedPlan& plan) {
 
 }  // namespace
 
-PagedPlan plan_paged(const AttendCall& call) {
-  PagedPlan plan;
+AttendPlan plan_attend(const AttendCall& call) {
+  AttendPlan plan;
   plan.kernel = call.q.dtype == DType::bf16 ? kernel_of<BFloat16>(call) : kernel_of<Float16>(call);
   cut_rows(call, plan);
   if (plan.tiles.empty()) return plan;
   plan.box_keys = box_keys(call, plan.kernel.block_kv);
   plan.chunks_together = chunks_together(plan, call.shape.kv_heads);
-  place(call, plan);
+  lay_out_workspace(call, plan);
   return plan;
 }
 

@@ -12,9 +12,9 @@
 
 namespace rootdk::cuda::hopper {
 
-struct PagedPlan {
+struct AttendPlan {
   DecodeKernel kernel;
-  std::vector<PagedTile> tiles;
+  std::vector<CacheTile> tiles;
   std::vector<std::int32_t> tables;     // page tables of all sequences, one after another
   std::vector<std::int32_t> positions;  // of every token: RoPE alone
   int tile_rows = 0;                    // of the largest tile
@@ -27,6 +27,6 @@ struct PagedPlan {
   std::size_t tables_offset = 0, positions_offset = 0, queries_offset = 0, partials_offset = 0, bytes = 0;
 };
 
-PagedPlan plan_paged(const AttendCall& call);
+AttendPlan plan_attend(const AttendCall& call);
 
 }  // namespace rootdk::cuda::hopper

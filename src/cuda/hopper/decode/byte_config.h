@@ -2,6 +2,8 @@
 
 // Decode over pages of 8-bit numbers, each key and value with a scale of its own. One description for host and device.
 
+#include <vector_types.h>
+
 #include <cstdint>
 
 #include "cuda/hopper/decode/config.h"
@@ -18,7 +20,7 @@ template <class Element_, ByteType Stored, int HeadDim, int RowGroups>
 struct ByteDecodeConfig {
   using Element = Element_;  // of queries and output
   static constexpr ByteType kStored = Stored;
-  static constexpr bool kPaged = true;
+  static constexpr bool kCached = true;
   static constexpr int kHeadDim = HeadDim;
   static constexpr int kRowGroups = RowGroups;  // of eight
   static constexpr int kRows = 8 * RowGroups;

@@ -302,13 +302,13 @@ class ByteConsumer {
 template <class C>
 __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerMultiprocessor)
     byte_decode_kernel(const __grid_constant__ ForwardMaps maps, const __grid_constant__ ForwardParams params,
-                       const __grid_constant__ PagedKeys pages) {
+                       const __grid_constant__ CacheKeys cache) {
   extern __shared__ __align__(kSharedAlignment) std::uint8_t dynamic_shared[];
   auto& shared = *reinterpret_cast<ByteDecodeStorage<C>*>(dynamic_shared);
   ptx::allow_next_kernel();         // the merge waits for our end by itself
   ptx::wait_for_previous_kernel();  // which brings the tables
   if (threadIdx.x == C::kConsumerThreads) {
-    shared.part = decode_part<C>(params, pages);
+    shared.part = decode_part<C>(params, cache);
     ptx::tma_prefetch_map(&maps.k);
     ptx::tma_prefetch_map(&maps.v);
     for (int i = 0; i < C::kStages; ++i) {
@@ -321,7 +321,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerMultiprocessor)
   if (threadIdx.x < C::kConsumerThreads) {
     ByteConsumer<C>(shared, params).run();
   } else {
-    ByteProducer<C>(shared, maps, params, pages).run();
+    ByteProducer<C>(shared, maps, params, cache).run();
   }
 }
 

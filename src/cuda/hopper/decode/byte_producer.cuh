@@ -13,8 +13,8 @@ template <class C>
 class ByteProducer {
  public:
   __device__ __forceinline__ ByteProducer(ByteDecodeStorage<C>& shared, const ForwardMaps& maps,
-                                          const ForwardParams& params, const PagedKeys& pages)
-      : shared_(shared), maps_(maps), p_(params), pages_(pages), part_(shared.part), chunk_(shared.part, pages) {}
+                                          const ForwardParams& params, const CacheKeys& cache)
+      : shared_(shared), maps_(maps), p_(params), cache_(cache), part_(shared.part), chunk_(shared.part, cache) {}
 
   __device__ __forceinline__ void run() {
     walk_parts<C>(
@@ -27,8 +27,8 @@ class ByteProducer {
     constexpr PanelLayout kLayout{.panels = C::kPanels, .columns = C::kPanelColumns, .row_bytes = C::kPanelColumns};
     std::uint64_t& full = shared_.full[ring_.stage];
     announce(full, shared_.empty[ring_.stage], ring_.parity, 2 * C::kKvBytes);
-    load_boxes<C, kLayout>(maps_.k, shared_.k[ring_.stage], full, pages_, chunk_, part_.kv_head, j);
-    load_boxes<C, kLayout>(maps_.v, shared_.v[ring_.stage], full, pages_, chunk_, part_.kv_head, j);
+    load_boxes<C, kLayout>(maps_.k, shared_.k[ring_.stage], full, cache_, chunk_, part_.kv_head, j);
+    load_boxes<C, kLayout>(maps_.v, shared_.v[ring_.stage], full, cache_, chunk_, part_.kv_head, j);
     load_scales(j);
     ptx::copy_async_arrive(ptx::shared_address(&full));
     ring_.advance();
@@ -42,18 +42,18 @@ class ByteProducer {
       const int page = chunk_.of(key);
       const bool exists = page >= 0 && key < part_.keys;
       const std::int64_t row =
-          (static_cast<std::int64_t>(page) * (p_.heads / p_.group) + part_.kv_head) * pages_.page_size +
-          key % pages_.page_size;
+          (static_cast<std::int64_t>(page) * (p_.heads / p_.group) + part_.kv_head) * cache_.page_size +
+          key % cache_.page_size;
       const std::int64_t from = exists ? row : 0;
-      ptx::copy_async_4(ptx::shared_address(&shared_.k_scales[ring_.stage][in_tile]), pages_.k_scales + from, exists);
-      ptx::copy_async_4(ptx::shared_address(&shared_.v_scales[ring_.stage][in_tile]), pages_.v_scales + from, exists);
+      ptx::copy_async_4(ptx::shared_address(&shared_.k_scales[ring_.stage][in_tile]), cache_.k_scales + from, exists);
+      ptx::copy_async_4(ptx::shared_address(&shared_.v_scales[ring_.stage][in_tile]), cache_.v_scales + from, exists);
     }
   }
 
   ByteDecodeStorage<C>& shared_;
   const ForwardMaps& maps_;
   const ForwardParams& p_;
-  const PagedKeys& pages_;
+  const CacheKeys& cache_;
   const DecodePart& part_;
   ChunkPages chunk_;
   Ring<C::kStages> ring_;

@@ -1,19 +1,16 @@
 #pragma once
 
-// When a call is decode, and into how many parts its keys are split: from the shape alone, so that the bits do not
-// depend on the machine or on what else runs.
+// When a call of attention() is decode, and into how many parts its keys are split: from the shape alone, so that the
+// bits do not depend on the machine or on what else runs.
 
 #include <cstddef>
-#include <optional>
+#include <cstdint>
 
 #include "core/attention_call.h"
 #include "cuda/hopper/decode/config.h"
+#include "cuda/hopper/decode/partials.h"
 
 namespace rootdk::cuda::hopper {
-
-// Memory for the sums and outputs of parts: sums first. One part needs none.
-std::size_t partials_bytes(std::int64_t parts, std::int64_t rows, std::int64_t value_dim);
-void place_partials(ForwardParams& params, void* memory, std::int64_t rows);
 
 struct DecodeChoice {
   DecodeKernel kernel;
@@ -24,13 +21,16 @@ struct DecodeChoice {
   std::size_t workspace_bytes() const { return partials_bytes(splits, rows, value_dim); }
 };
 
-// In units of the time of one key tile: filling the ring of a block.
+// Few queries against keys of one length, in a call that has not been refused.
+bool is_decode(const ForwardCall& call);
+
+// The call must be decode.
+DecodeChoice choose_decode(const ForwardCall& call);
+
+// What the model of a schedule's time knows. Filling the ring of a block costs as much as so many key tiles:
 inline constexpr double kStartTiles = 3;
 inline constexpr std::int64_t kMultiprocessors = 132;  // of a full Hopper: a constant, so that choices depend on shapes
 
-// Nothing where the call is not decode. head_dim: of the kernel.
-std::optional<DecodeChoice> choose_decode(const ForwardCall& call, int head_dim);
-
-void launch_decode(const ForwardCall& call, const DecodeChoice& choice);
+inline std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace rootdk::cuda::hopper

@@ -4,14 +4,14 @@
 
 #include <cstdint>
 
-#include "cuda/hopper/forward/config.h"
+#include "cuda/hopper/shared/tile_config.h"
 
 namespace rootdk::cuda::hopper {
 
 // Where keys and values come from.
 enum class KeySource : std::int32_t {
   tensor,  // [batch, kv_heads, kv_len, dim]
-  pages,   // pages of a cache, of the queries' type, through a table for each sequence
+  cache,   // pages of a cache, of the queries' type, through a table for each sequence
 };
 
 // All query rows that share a key head, at most 64, form one tile. The work is bound by memory: what counts is bytes in
@@ -20,7 +20,7 @@ template <class Element_, int HeadDim, KeySource Source>
 struct DecodeConfig {
   using Element = Element_;
   static constexpr KeySource kSource = Source;
-  static constexpr bool kPaged = Source != KeySource::tensor;
+  static constexpr bool kCached = Source != KeySource::tensor;
 
   static constexpr Tuning kTuning{.early_token = 0};
   static constexpr bool kRanged = true;
@@ -72,10 +72,10 @@ inline constexpr int kDecodeMergeThreads = 256;  // a block for each row
 
 // A cache's keys are cut at multiples of so many, whatever the call, and the parts are merged in order: the bits of a
 // row depend on nothing but its sequence. 32 pieces of 16 keys, the smallest page: a warp holds a chunk's pages.
-inline constexpr int kChunkKeys = 512, kPieceKeys = 16;
+inline constexpr int kChunkKeys = 512, kKeysPerLane = 16;
 
 // A query tile over pages: rows of one sequence, pairs of a token and a head of the group, heads first.
-struct PagedTile {
+struct CacheTile {
   int row = 0;         // of q and out, of the first token
   int rows = 0;        // of the tile
   int first_head = 0;  // of the group, of the first row
@@ -86,8 +86,8 @@ struct PagedTile {
 };
 
 // The cache of a call; nothing for a tensor.
-struct PagedKeys {
-  const PagedTile* tiles = nullptr;
+struct CacheKeys {
+  const CacheTile* tiles = nullptr;
   const std::int32_t* tables = nullptr;  // logical page -> page; -1: evicted
   int page_size = 0;
   int box_keys = 0;         // keys that one copy brings: divides both page and tile
@@ -98,8 +98,8 @@ struct PagedKeys {
 };
 
 struct DecodeKernel {
-  const void* function = nullptr;  // void(ForwardMaps, ForwardParams, PagedKeys)
-  const void* merge = nullptr;     // void(ForwardParams, PagedKeys)
+  const void* function = nullptr;  // void(ForwardMaps, ForwardParams, CacheKeys)
+  const void* merge = nullptr;     // void(ForwardParams, CacheKeys)
   int head_dim = 0, block_kv = 0;
   int rows = 0;  // of a query tile
   int blocks_per_multiprocessor = 0;

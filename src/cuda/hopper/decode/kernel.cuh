@@ -219,14 +219,14 @@ __device__ __forceinline__ void init_barriers(DecodeStorage<C>& shared) {
 template <class C>
 __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerMultiprocessor)
     decode_kernel(const __grid_constant__ ForwardMaps maps, const __grid_constant__ ForwardParams params,
-                  const __grid_constant__ PagedKeys pages) {
+                  const __grid_constant__ CacheKeys cache) {
   extern __shared__ __align__(kSharedAlignment) std::uint8_t dynamic_shared[];
   auto& shared = *reinterpret_cast<DecodeStorage<C>*>(dynamic_shared);
   const DecodePart& part = shared.part;
-  ptx::allow_next_kernel();                        // the merge waits for our end by itself
-  if (C::kPaged) ptx::wait_for_previous_kernel();  // which brings the tables
+  ptx::allow_next_kernel();                         // the merge waits for our end by itself
+  if (C::kCached) ptx::wait_for_previous_kernel();  // which brings the tables
   if (threadIdx.x == C::kConsumerThreads) {
-    shared.part = decode_part<C>(params, pages);
+    shared.part = decode_part<C>(params, cache);
     ptx::tma_prefetch_map(&maps.k);
     ptx::tma_prefetch_map(&maps.v);
     init_barriers(shared);
@@ -234,8 +234,8 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerMultiprocessor)
   __syncthreads();
   if (threadIdx.x < C::kConsumerThreads) {
     DecodeConsumer<C>(shared, params, part).run();
-  } else if constexpr (C::kPaged) {
-    load_pages<C>(shared, maps, params, pages, part);
+  } else if constexpr (C::kCached) {
+    load_pages<C>(shared, maps, params, cache, part);
   } else {
     if (threadIdx.x == C::kConsumerThreads) load_tensor<C>(shared, maps, params, part);
   }

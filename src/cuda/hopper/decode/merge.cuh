@@ -37,7 +37,7 @@ __device__ __forceinline__ float block_reduce(float x, float (&exchanged)[kDecod
 // parts w, w + 8, ... of each round and the sums of the warps are added in order.
 template <class Element>
 __global__ void __launch_bounds__(kDecodeMergeThreads)
-    merge_kernel(const __grid_constant__ ForwardParams p, const __grid_constant__ PagedKeys pages) {
+    merge_kernel(const __grid_constant__ ForwardParams p, const __grid_constant__ CacheKeys cache) {
   constexpr int kWarps = kDecodeMergeThreads / 32, kColumns = 256;
   __shared__ float shares[kDecodeMergeThreads];  // of the parts of one round
   __shared__ float exchanged[kWarps];
@@ -48,14 +48,14 @@ __global__ void __launch_bounds__(kDecodeMergeThreads)
 
   ptx::wait_for_previous_kernel();
   int parts = p.splits, batch = tile, first_row = 0, first_head = 0;
-  if (pages.tiles) {
-    const PagedTile paged = pages.tiles[tile];
-    if (in_tile >= paged.rows) return;
-    const int tokens = (paged.first_head + paged.rows - 1) / p.group + 1;
-    parts = (paged.position + tokens + kChunkKeys - 1) / kChunkKeys;
+  if (cache.tiles) {
+    const CacheTile cached = cache.tiles[tile];
+    if (in_tile >= cached.rows) return;
+    const int tokens = (cached.first_head + cached.rows - 1) / p.group + 1;
+    parts = (cached.position + tokens + kChunkKeys - 1) / kChunkKeys;
     batch = 0;
-    first_row = paged.row;
-    first_head = paged.first_head;
+    first_row = cached.row;
+    first_head = cached.first_head;
   }
   const int head = kv_head * p.group + (first_head + in_tile) % p.group;
   const int row = first_row + (first_head + in_tile) / p.group;

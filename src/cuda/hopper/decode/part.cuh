@@ -31,27 +31,27 @@ __device__ __forceinline__ bool all_see(const DecodePart& part, const ForwardPar
 }
 
 template <class C>
-__device__ __forceinline__ DecodePart decode_part(const ForwardParams& p, const PagedKeys& pages) {
+__device__ __forceinline__ DecodePart decode_part(const ForwardParams& p, const CacheKeys& cache) {
   const int kv_heads = p.heads / p.group;
   DecodePart part{};
-  if constexpr (C::kPaged) {
-    const int runs = (p.splits + pages.chunks_together - 1) / pages.chunks_together;
+  if constexpr (C::kCached) {
+    const int runs = (p.splits + cache.chunks_together - 1) / cache.chunks_together;
     const int run = blockIdx.x % runs;
     part.kv_head = blockIdx.x / runs % kv_heads;
     part.tile = blockIdx.x / runs / kv_heads;
-    const PagedTile tile = pages.tiles[part.tile];
+    const CacheTile tile = cache.tiles[part.tile];
     part.row = tile.row;
     part.rows = tile.rows;
     part.first_head = tile.first_head;
     part.tokens = (tile.first_head + tile.rows - 1) / p.group + 1;
     part.position = tile.position;
     part.keys = tile.position + part.tokens;
-    part.keeps_first = pages.keeps_first;
+    part.keeps_first = cache.keeps_first;
     part.evicted_begin = tile.evicted_begin;
     part.evicted_end = tile.evicted_end;
     part.table = tile.table;
-    part.first_part = run * pages.chunks_together;
-    part.last_part = min(part.first_part + pages.chunks_together, (part.keys + kChunkKeys - 1) / kChunkKeys);
+    part.first_part = run * cache.chunks_together;
+    part.last_part = min(part.first_part + cache.chunks_together, (part.keys + kChunkKeys - 1) / kChunkKeys);
     part.part_tiles = kChunkKeys / C::kBlockKv;
   } else {
     part.first_part = blockIdx.x % p.splits;

@@ -41,7 +41,7 @@ __device__ __forceinline__ void load_tensor(DecodeStorage<C>& shared, const Forw
 // way while this one is at work.
 class ChunkPages {
  public:
-  __device__ __forceinline__ ChunkPages(const DecodePart& part, const PagedKeys& pages) : part_(part), pages_(pages) {
+  __device__ __forceinline__ ChunkPages(const DecodePart& part, const CacheKeys& cache) : part_(part), cache_(cache) {
     next_ = read(part.first_part);
   }
   __device__ __forceinline__ void begin(int chunk) {
@@ -52,17 +52,17 @@ class ChunkPages {
   __device__ __forceinline__ int own() const { return page_; }
   // Of any key of the chunk; all lanes ask together.
   __device__ __forceinline__ int of(int key) const {
-    return __shfl_sync(0xffffffffu, page_, key % kChunkKeys / kPieceKeys);
+    return __shfl_sync(0xffffffffu, page_, key % kChunkKeys / kKeysPerLane);
   }
 
  private:
   __device__ __forceinline__ int read(int chunk) const {
-    const int key = chunk * kChunkKeys + kPieceKeys * static_cast<int>(threadIdx.x & 31);
-    return key < part_.keys ? pages_.tables[part_.table + key / pages_.page_size] : -1;
+    const int key = chunk * kChunkKeys + kKeysPerLane * static_cast<int>(threadIdx.x & 31);
+    return key < part_.keys ? cache_.tables[part_.table + key / cache_.page_size] : -1;
   }
 
   const DecodePart& part_;
-  const PagedKeys& pages_;
+  const CacheKeys& cache_;
   int page_ = -1, next_ = -1;
 };
 
@@ -75,15 +75,15 @@ struct PanelLayout {
 // tensor, and zeros arrive. One warp.
 template <class C, PanelLayout Layout>
 __device__ __forceinline__ void load_boxes(const CUtensorMap& map, std::uint8_t* buffer, std::uint64_t& full,
-                                           const PagedKeys& pages, const ChunkPages& chunk, int kv_head, int j) {
-  const int key = static_cast<int>(threadIdx.x & 31) * kPieceKeys;  // inside the chunk, like `first`
+                                           const CacheKeys& cache, const ChunkPages& chunk, int kv_head, int j) {
+  const int key = static_cast<int>(threadIdx.x & 31) * kKeysPerLane;  // inside the chunk, like `first`
   const int first = j * C::kBlockKv % kChunkKeys;
-  if (key < first || key >= first + C::kBlockKv || key % pages.box_keys != 0) return;
+  if (key < first || key >= first + C::kBlockKv || key % cache.box_keys != 0) return;
 #pragma unroll
   for (int panel = 0; panel < Layout.panels; ++panel) {
     const int row = panel * C::kBlockKv + key - first;
     ptx::tma_load_4d(ptx::shared_address(buffer) + row * Layout.row_bytes, &map, ptx::shared_address(&full),
-                     Layout.columns * panel, (j * C::kBlockKv + key - first) % pages.page_size, kv_head, chunk.own(),
+                     Layout.columns * panel, (j * C::kBlockKv + key - first) % cache.page_size, kv_head, chunk.own(),
                      ptx::kEvictFirst);
   }
 }
@@ -97,13 +97,13 @@ __device__ __forceinline__ void announce(std::uint64_t& full, std::uint64_t& emp
 
 template <class C>
 __device__ __forceinline__ void load_pages(DecodeStorage<C>& shared, const ForwardMaps& maps, const ForwardParams& p,
-                                           const PagedKeys& pages, const DecodePart& part) {
+                                           const CacheKeys& cache, const DecodePart& part) {
   Ring<C::kStages> ring;
-  ChunkPages chunk(part, pages);
+  ChunkPages chunk(part, cache);
   const auto load = [&](const CUtensorMap& map, std::uint8_t* buffer, std::uint64_t& full, std::uint64_t& empty,
                         int j) {
     announce(full, empty, ring.parity, C::kKvBytes);
-    load_boxes<C, PanelLayout{.panels = C::kPanels, .columns = 64, .row_bytes = 128}>(map, buffer, full, pages, chunk,
+    load_boxes<C, PanelLayout{.panels = C::kPanels, .columns = 64, .row_bytes = 128}>(map, buffer, full, cache, chunk,
                                                                                       part.kv_head, j);
   };
   walk_parts<C>(

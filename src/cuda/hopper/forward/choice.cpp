@@ -4,10 +4,9 @@
 #include <cstdint>
 
 #include "cuda/hopper/forward/kernels.h"
-#include "cuda/hopper/hopper.h"
-#include "cuda/hopper/shared/refusal_text.h"
-#include "cuda/launch/device.h"
-#include "cuda/launch/tensor_map.h"
+#include "cuda/hopper/shared/head_dims.h"
+#include "cuda/hopper/shared/params.h"
+#include "cuda/hopper/shared/refusal.h"
 
 namespace rootdk::cuda::hopper {
 namespace {
@@ -24,12 +23,11 @@ std::string refuse_features(const ForwardCall& call) {
 
 std::string refuse_shape(const ForwardCall& call) {
   const AttentionShape& s = call.shape;
-  const int largest = kHeadDims.back();
   if (call.q.dtype != DType::bf16 && call.q.dtype != DType::f16) {
     return text("the type is ", name_of(call.q.dtype), ", needs bf16 or f16");
   }
-  if (s.head_dim > largest || s.value_dim > largest) {
-    return text("head_dim ", s.head_dim, " or value_dim ", s.value_dim, " is above ", largest);
+  if (padded_dim(kHeadDims, s.head_dim, s.value_dim) == 0) {
+    return text("head_dim ", s.head_dim, " or value_dim ", s.value_dim, " is above ", kHeadDims.back());
   }
   if (s.value_dim % 8 != 0) return text("value_dim ", s.value_dim, " is not a multiple of 8");
   if (s.kv_len == 0 || call.k.size(2) == 0) return "there are no keys";
@@ -38,15 +36,6 @@ std::string refuse_shape(const ForwardCall& call) {
   }
   const std::int64_t tiles = (s.q_len / 128 + 1) * s.heads * s.batch;
   if (tiles > INT32_MAX) return text(tiles, " query tiles are more than 2^31");
-  return {};
-}
-
-std::string refuse_layout(const ForwardCall& call) {
-  const std::pair<const char*, ConstTensorView> tensors[] = {
-      {"q", call.q}, {"k", call.k}, {"v", call.v}, {"out", call.out}};
-  for (const auto& [name, view] : tensors) {
-    if (std::string reason = tensor_map_refusal(name, view); !reason.empty()) return reason;
-  }
   return {};
 }
 
@@ -95,34 +84,19 @@ ForwardKernel kernel_of(int head_dim, Variant variant) {
 
 }  // namespace
 
-std::string refuse_device(Device where) {
-  if (where.kind != DeviceKind::cuda) return "q is not on a CUDA device";
-  const DeviceTraits& device = device_traits(where.index);
-  if (!device.error.empty()) return text("device ", where.index, ": ", device.error);
-  if (device.capability != 90) {
-    return text("device ", where.index, " has compute capability ", device.capability / 10, ".", device.capability % 10,
-                ", needs 9.0");
-  }
-  return {};
-}
-
 std::string forward_refusal(const ForwardCall& call) {
   if (std::string reason = refuse_device(call.q.device); !reason.empty()) return reason;
-  for (const auto refuse : {refuse_features, refuse_shape, refuse_layout}) {
-    if (std::string reason = refuse(call); !reason.empty()) return reason;
-  }
-  return {};
+  if (std::string reason = refuse_features(call); !reason.empty()) return reason;
+  if (std::string reason = refuse_shape(call); !reason.empty()) return reason;
+  return refuse_layout({{"q", call.q}, {"k", call.k}, {"v", call.v}, {"out", call.out}});
 }
 
 ForwardChoice choose_forward(const ForwardCall& call) {
+  const int head_dim = padded_dim(kHeadDims, call.shape.head_dim, call.shape.value_dim);
   ForwardChoice choice;
-  const auto dim = static_cast<int>(std::max(call.shape.head_dim, call.shape.value_dim));
-  choice.head_dim = *std::lower_bound(kHeadDims.begin(), kHeadDims.end(), dim);
-  choice.decode = choose_decode(call, choice.head_dim);
-  if (choice.decode) return choice;
-  choice.variant = choose_variant(call, choice.head_dim);
-  choice.kernel = call.q.dtype == DType::bf16 ? kernel_of<BFloat16>(choice.head_dim, choice.variant)
-                                              : kernel_of<Float16>(choice.head_dim, choice.variant);
+  choice.variant = choose_variant(call, head_dim);
+  choice.kernel = call.q.dtype == DType::bf16 ? kernel_of<BFloat16>(head_dim, choice.variant)
+                                              : kernel_of<Float16>(head_dim, choice.variant);
   choice.counts_tiles = call.shape.packed || call.params.kv_lengths.defined() || call.params.causal;
   return choice;
 }

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "cuda/hopper/shared/params.h"
+#include "cuda/hopper/shared/tile_config.h"
 
 namespace rootdk::cuda::hopper {
 
@@ -18,18 +18,6 @@ enum class Variant : std::int32_t {
   softcap,       // ranged, with a softcap
   alibi,         // ranged, with ALiBi and no key to the right of its query
   rich,          // everything else, decided at run time: biases, masks, dropout, any scale, statistics
-};
-
-// What a variant does to its scores before the softmax.
-enum class Terms : std::int32_t { none, softcap, causal_alibi, any };
-
-// Steers only the order in which ptxas issues instructions; measure again with every compiler.
-struct Tuning {
-  bool rescale_under_qk = false;  // rescale the output under the next Q K^T, not at the end of the step
-  bool order_after_max = false;   // keep the row maximum in front of the wait for P V
-  int max_chains = 2;             // independent chains of the row maximum: 2 or 4
-  int early_token = 1;            // hand the tensor cores on this many P V instructions before the last
-  bool integer_max = false;       // row maxima of three scores at a time, see row_maxima_above()
 };
 
 struct TileShape {
@@ -110,18 +98,6 @@ struct ForwardConfig {
   static_assert(kBlockKv % 16 == 0 && (kConsumers == 2 || kConsumers == 3));
 };
 
-// One query tile of one head: what the producer hands to the consumers.
-struct alignas(16) WorkTile {
-  int sequence;  // batch entry, or packed sequence; -1: no more work
-  int head;
-  int q0;          // first row, counted inside the sequence
-  int q_begin;     // row of the tensor where the sequence begins
-  int q_len;       // rows of the sequence
-  int kv_begin;    // the same for keys
-  int kv_len;      // which rows are aligned to: row i stands at key position i + kv_len - q_len
-  int kv_visible;  // kv_len cut by kv_lengths
-};
-
 template <class C>
 struct SharedStorage {
   alignas(1024) std::uint8_t q[C::kQStages][C::kQBytes];
@@ -134,7 +110,6 @@ struct SharedStorage {
   float order_word;  // see order_point()
 };
 
-inline constexpr int kSharedAlignment = 1024;  // swizzle atoms; dynamic shared memory itself is aligned to less
 template <class C>
 inline constexpr int kSharedBytes = static_cast<int>(sizeof(SharedStorage<C>)) + kSharedAlignment;
 

@@ -1,4 +1,8 @@
-#include "core/check.h"
+// attention() on Hopper. A call is either decode (few queries, many keys: ../decode) or forward; which one, and with
+// which kernel, is chosen here once.
+
+#include "cuda/hopper/decode/choice.h"
+#include "cuda/hopper/decode/launch.h"
 #include "cuda/hopper/forward/choice.h"
 #include "cuda/hopper/forward/launch.h"
 #include "cuda/hopper/hopper.h"
@@ -8,25 +12,28 @@
 namespace rootdk::cuda::hopper {
 namespace {
 
-std::size_t workspace(const ForwardCall& call) { return choose_forward(call).workspace_bytes(); }
+void launch(const ForwardCall& call, const DecodeChoice& choice) { launch_decode(call, choice); }
+void launch(const ForwardCall& call, const ForwardChoice& choice) { launch_forward(call, choice); }
 
-void run(const ForwardCall& call) {
-  if (call.q.elements() == 0) return;
-  const ForwardChoice choice = choose_forward(call);
-  require_workspace(call.execution, choice.workspace_bytes());
-  const DeviceGuard guard(call.q.device.index);
-  if (choice.decode) {
-    launch_decode(call, *choice.decode);
-  } else {
-    launch_forward(call, choice);
-  }
+template <class Choice>
+Answer<ForwardCall> accept(const Choice& choice) {
+  return {.workspace_bytes = choice.workspace_bytes(), .run = [choice](const ForwardCall& call) {
+            if (call.q.elements() == 0) return;
+            require_workspace(call.execution, choice.workspace_bytes());
+            const DeviceGuard guard(call.q.device.index);
+            launch(call, choice);
+          }};
+}
+
+Answer<ForwardCall> answer(const ForwardCall& call) {
+  if (std::string reason = forward_refusal(call); !reason.empty()) return {.refusal = reason};
+  return is_decode(call) ? accept(choose_decode(call)) : accept(choose_forward(call));
 }
 
 }  // namespace
 
 const ForwardImplementation& forward() {
-  static const ForwardImplementation implementation{
-      .name = "sm90", .refuse = forward_refusal, .run = run, .workspace = workspace};
+  static const ForwardImplementation implementation{.name = "sm90", .answer = answer};
   return implementation;
 }
 

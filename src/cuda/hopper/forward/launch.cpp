@@ -1,11 +1,9 @@
 #include "cuda/hopper/forward/launch.h"
 
 #include <algorithm>
-#include <cmath>
-#include <initializer_list>
 
-#include "core/strided.h"
 #include "cuda/hopper/forward/tile_counter.h"
+#include "cuda/hopper/shared/make_params.h"
 #include "cuda/launch/device.h"
 #include "cuda/launch/kernel.h"
 #include "cuda/launch/tensor_map.h"
@@ -13,44 +11,9 @@
 namespace rootdk::cuda::hopper {
 namespace {
 
-constexpr double kLog2e = 1.4426950408889634;
 constexpr std::int64_t kL2Share = 32 << 20;     // bytes of k and v that stay in L2 beside everything else
 constexpr std::int64_t kQuietShare = 20 << 20;  // bytes that stay there for as long as a block has a head
 constexpr std::int64_t kMostHeadsTogether = 64;
-
-DeviceTensor dense_tensor(const ConstTensorView& view, const AttentionShape& s) {
-  if (!view.defined()) return {};
-  const ConstTensorView wide = broadcast(view, {s.batch, s.heads, s.q_len, s.kv_len});
-  return {const_cast<void*>(wide.data), wide.stride(0), wide.stride(1), wide.stride(2), wide.stride(3)};
-}
-
-template <class T>
-DeviceVector<T> vector(const ConstTensorView& view) {
-  if (!view.defined()) return {};
-  return {view.as<T>(), view.stride(0)};
-}
-
-LogitTerms make_terms(const ForwardCall& call) {
-  const AttentionParams& p = call.params;
-  LogitTerms terms;
-  if (p.softcap > 0) terms.softcap = make_softcap(p.softcap, call.logit_scale);
-  terms.alibi_slopes = vector<float>(p.alibi_slopes);
-  if (p.relative_table.defined()) {
-    const ConstTensorView table = broadcast(p.relative_table, {call.shape.heads, p.relative_table.size(1)});
-    terms.relative_table = {const_cast<void*>(table.data), 0, table.stride(0), 0, table.stride(1)};
-    terms.relative_entries = static_cast<int>(table.size(1));
-    terms.relative_zero = static_cast<int>(p.relative_zero);
-  }
-  if (p.bias.defined()) {
-    terms.bias_type = p.bias.dtype == DType::f32 ? BiasType::f32 : BiasType::element;
-    terms.bias = dense_tensor(p.bias, call.shape);
-  }
-  terms.mask = dense_tensor(p.mask, call.shape);
-  terms.dropout_threshold = call.dropout.threshold;
-  terms.dropout_keep_scale = call.dropout.keep_scale;
-  terms.dropout_seed = call.dropout.seed;
-  return terms;
-}
 
 std::int64_t bytes_of_head(const AttentionShape& s) { return s.kv_len * (s.head_dim + s.value_dim) * 2; }
 
@@ -66,66 +29,6 @@ int heads_together(const ForwardCall& call) {
 }
 
 }  // namespace
-
-DeviceTensor row_tensor(const ConstTensorView& view) {
-  if (!view.defined()) return {};
-  return {const_cast<void*>(view.data), view.stride(0), view.stride(1), view.stride(2), 0};
-}
-
-int window_limit(std::int64_t limit) {
-  return limit < 0 ? kNoLimit : static_cast<int>(std::min<std::int64_t>(limit, kNoLimit));
-}
-
-// tanh(u) = u (c0 + c1 u^2 + c2 u^4) up to |u| <= 0.25 and u (c0 + c1 u^2) up to 0.1, interpolated at Chebyshev points:
-// errors 1e-7 and 1.7e-7.
-Softcap make_softcap(double cap, double scale) {
-  constexpr double kSmall = 0.25, kTiny = 0.1;
-  constexpr double kSmallTanh[3] = {0.9999996034626533, -0.33321896988991884, 0.12841433927140675};
-  constexpr double kTinyTanh[2] = {0.999998340055528, -0.3320047058766649};
-  const double inverse = scale / cap;
-  Softcap softcap{.cap_log2 = static_cast<float>(cap * kLog2e), .inverse = static_cast<float>(inverse)};
-  const auto coefficient = [&](double tanh, int power) {
-    return static_cast<float>(cap * kLog2e * tanh * std::pow(inverse, power));
-  };
-  softcap.small = static_cast<float>(kSmall / std::abs(inverse));
-  for (int i = 0; i < 3; ++i) softcap.odd[i] = coefficient(kSmallTanh[i], 2 * i + 1);
-  softcap.tiny = static_cast<float>(kTiny / std::abs(inverse));
-  for (int i = 0; i < 2; ++i) softcap.tiny_odd[i] = coefficient(kTinyTanh[i], 2 * i + 1);
-  return softcap;
-}
-
-ForwardParams make_params(const ForwardCall& call) {
-  const AttentionShape& s = call.shape;
-  const AttentionParams& p = call.params;
-  ForwardParams params;
-  params.out = row_tensor(call.out);
-  params.q = row_tensor(call.q);
-  params.k = row_tensor(call.k);
-  params.v = row_tensor(call.v);
-  params.row_values[kLse] = row_tensor(call.stats.lse);
-  params.row_values[kMaxLogit] = row_tensor(call.stats.max_logit);
-  params.row_values[kMaxWeight] = row_tensor(call.stats.max_weight);
-  params.row_values[kEntropy] = row_tensor(call.stats.entropy);
-  params.row_values[kSumP2] = row_tensor(call.stats.sum_p2);
-  params.stats_stride = static_cast<int>(std::min<std::int64_t>(call.stats.stride, kNoLimit));
-  params.sequences = static_cast<int>(s.batch);
-  params.heads = static_cast<int>(s.heads);
-  params.group = static_cast<int>(s.group());
-  params.q_len = static_cast<int>(s.q_len);
-  params.kv_len = static_cast<int>(s.kv_len);
-  params.head_dim = static_cast<int>(s.head_dim);
-  params.value_dim = static_cast<int>(s.value_dim);
-  params.left = window_limit(p.window_left);
-  params.right = p.causal ? 0 : window_limit(p.window_right);
-  params.kv_lengths = vector<std::int32_t>(p.kv_lengths);
-  params.q_starts = vector<std::int32_t>(p.q_starts);
-  params.kv_starts = vector<std::int32_t>(p.kv_starts);
-  params.scale = static_cast<float>(call.logit_scale);
-  params.scale_log2 = static_cast<float>(call.logit_scale * kLog2e);
-  params.sinks = vector<float>(p.sinks);
-  params.terms = make_terms(call);
-  return params;
-}
 
 void launch_forward(const ForwardCall& call, const ForwardChoice& choice) {
   const AttentionShape& s = call.shape;

@@ -9,8 +9,8 @@
 #include <cmath>
 #include <cstdint>
 
-#include "cuda/hopper/forward/config.h"
 #include "cuda/hopper/shared/params.h"
+#include "cuda/hopper/shared/tile_config.h"
 #include "cuda/ptx/arithmetic.cuh"
 #include "rootdk/dropout.h"
 

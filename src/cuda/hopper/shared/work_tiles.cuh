@@ -4,7 +4,7 @@
 
 #include <climits>
 
-#include "cuda/hopper/forward/config.h"
+#include "cuda/hopper/shared/tile_config.h"
 #include "cuda/ptx/grid_dependency.cuh"
 
 namespace rootdk::cuda::hopper {

@@ -1,6 +1,6 @@
 #pragma once
 
-// attend as a case of attention: one sequence of queries, causal. Which keys there are is told apart, by page tables.
+// attend() as a case of attention(): one causal sequence of queries. The page tables say which keys exist.
 
 #include "core/kv_call.h"
 

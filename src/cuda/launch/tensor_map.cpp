@@ -18,7 +18,7 @@ using EncodeTiled = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, 
                                  const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
                                  CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
-// Asked of the runtime, so that nothing links the driver library.
+// Looked up through the runtime, so that nothing links to the driver library.
 EncodeTiled encode_tiled() {
   static const EncodeTiled function = [] {
     void* entry = nullptr;
@@ -49,7 +49,7 @@ std::string tensor_map_refusal(const char* name, const ConstTensorView& view) {
 }
 
 CUtensorMap make_tensor_map(const ConstTensorView& view, int rows, int columns) {
-  // Innermost first: (dim, len, heads, batch). A dimension of one element has no stride of its own.
+  // Innermost first: (dim, len, heads, batch). A dimension of one element has any stride.
   cuuint64_t sizes[4], strides[3];
   for (int i = 0; i < 4; ++i) sizes[i] = static_cast<cuuint64_t>(view.size(3 - i));
   for (int i = 0; i < 3; ++i) {

@@ -1,4 +1,4 @@
-// Choice and launch of attend over the pages of a cache.
+// attend() over the pages of a cache: plan and launches.
 
 #include <algorithm>
 #include <cstring>
@@ -22,7 +22,7 @@
 namespace rootdk::cuda::portable {
 namespace {
 
-constexpr std::int64_t kPartsBytes = std::int64_t{64} << 20;  // of one launch, where one tile does not need more
+constexpr std::int64_t kPartialsBytes = std::int64_t{64} << 20;  // of one launch, unless a single tile needs more
 constexpr std::int64_t kLargestPosition = std::int64_t{1} << 28;
 
 using AttendKernel = void (*)(AttendArguments);
@@ -43,7 +43,7 @@ AttendKernel kernel_for(const AttendCall& call) {
   return kernel;
 }
 
-// What travels from the host: tiles, then the page tables of all sequences, then, for RoPE, the position of every
+// What is uploaded from the host: tiles, then the page tables of all sequences, then, for RoPE, the position of every
 // token.
 struct AttendTables {
   std::vector<AttendTile> tiles;
@@ -96,7 +96,7 @@ CachedTensor cached_tensor(const ConstTensorView& rows, const ConstTensorView& s
   return cached;
 }
 
-// A window that reaches past every position is no window.
+// A window that covers every position is no window.
 int limited(std::int64_t keys, int otherwise) { return keys < kLargestPosition ? static_cast<int>(keys) : otherwise; }
 
 std::int64_t blocks_of(const AttendArguments& args) {
@@ -129,13 +129,13 @@ struct AttendPlan {
     args.window_left = limited(call.params.window_left, -1);
     args.keeps_first = limited(call.params.window_keeps_first, static_cast<int>(kLargestPosition));
     args.chunks = static_cast<int>(tables.chunks);
-    place(call, memory);
+    lay_out(call, memory);
   }
 
   int shared_bytes() const { return args.shared_floats() * static_cast<int>(sizeof(float)); }
 
  private:
-  void place(const AttendCall& call, void* memory) {
+  void lay_out(const AttendCall& call, void* memory) {
     const KvShape& s = call.shape;
     Workspace workspace(memory);
     const auto tile_count = static_cast<std::int64_t>(tables.tiles.size());
@@ -156,7 +156,7 @@ struct AttendPlan {
     }
     const std::int64_t tile_rows = tables.chunks * s.kv_heads * kAttendRows;
     const std::int64_t tile_bytes = tile_rows * (s.value_dim + 4) * static_cast<std::int64_t>(sizeof(float));
-    const std::int64_t together = std::clamp<std::int64_t>(kPartsBytes / std::max<std::int64_t>(1, tile_bytes), 1,
+    const std::int64_t together = std::clamp<std::int64_t>(kPartialsBytes / std::max<std::int64_t>(1, tile_bytes), 1,
                                                            std::max<std::int64_t>(1, tile_count));
     args.tile_count = static_cast<int>(std::min(together, tile_count));
     args.part_sums =

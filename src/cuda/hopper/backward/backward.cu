@@ -1,5 +1,5 @@
-// The backward pass on Hopper: gradients of q, k and v by its own kernels; those of biases, tables, slopes and sinks,
-// and the column mass, by the portable kernels, which read the same saved tensors.
+// attention_backward() on Hopper. The kernels of this folder compute the gradients of q, k and v; the portable kernels
+// compute those of biases, tables, slopes and sinks, and the column mass, from the same saved tensors.
 
 #include <algorithm>
 
@@ -25,7 +25,7 @@ BackwardCall others_of(const BackwardCall& call) {
   return others;
 }
 
-// The two parts run one after the other and share the workspace.
+// The Hopper kernels and the portable ones run one after the other and share the workspace.
 Answer<BackwardCall> answer(const BackwardCall& call) {
   if (std::string reason = backward_refusal(call); !reason.empty()) return {.refusal = reason};
   const bool with_others = has_others(call.gradients);

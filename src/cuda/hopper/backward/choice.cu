@@ -34,11 +34,11 @@ BackwardKernel kernel_of(int head_dim, BackwardVariant variant) {
   }
 }
 
-TileSlots slots_of(const AttentionShape& s, std::int64_t heads, std::int64_t rows, std::int64_t total, int block) {
-  TileSlots slots;
-  slots.planes = static_cast<int>(s.packed ? heads : heads * s.batch);
-  slots.slots = static_cast<int>(s.packed ? total / block + s.batch : (rows + block - 1) / block);
-  return slots;
+TileGrid grid_of(const AttentionShape& s, std::int64_t heads, std::int64_t rows, std::int64_t total, int block) {
+  TileGrid grid;
+  grid.planes = static_cast<int>(s.packed ? heads : heads * s.batch);
+  grid.tiles = static_cast<int>(s.packed ? total / block + s.batch : (rows + block - 1) / block);
+  return grid;
 }
 
 std::string refuse_shape(const BackwardCall& call) {
@@ -60,7 +60,8 @@ std::string refuse_shape(const BackwardCall& call) {
   return refuse_sizes(s, call.params);
 }
 
-// The softcap's own kernel takes its slope from weights of 24 bits, which is exact enough for wide caps only.
+// The softcap variant computes the slope of the cap from weights of 24 bits, which is precise enough for wide caps
+// only.
 constexpr double kLeastWideCap = 1.0;
 
 BackwardVariant choose_variant(const BackwardCall& call, int head_dim) {
@@ -70,7 +71,7 @@ BackwardVariant choose_variant(const BackwardCall& call, int head_dim) {
       call.dropout.threshold > 0 || call.upstream.entropy.defined()) {
     return BackwardVariant::rich;
   }
-  // The pass of its own for the gradient of q knows rows of one length only.
+  // The separate pass for the gradient of q supports sequences of one length only.
   const bool equal = !call.shape.packed && !p.kv_lengths.defined();
   if (!equal && has_two_passes(head_dim, BackwardVariant::plain)) return BackwardVariant::rich;
   if (p.softcap > 0) return all && p.softcap >= kLeastWideCap ? BackwardVariant::softcap : BackwardVariant::rich;
@@ -78,7 +79,7 @@ BackwardVariant choose_variant(const BackwardCall& call, int head_dim) {
   return BackwardVariant::plain;
 }
 
-// Orders are chosen for a device of this many multiprocessors, so that bits do not depend on which one it is.
+// Orders are chosen for a device with this many multiprocessors, so that bits do not depend on the device.
 constexpr int kBlocks = 132;
 
 bool has_no_window(const BackwardCall& call) {
@@ -88,10 +89,10 @@ bool has_no_window(const BackwardCall& call) {
 bool every_row_sees_every_key(const BackwardCall& call) { return !call.params.causal && has_no_window(call); }
 bool every_row_sees_every_key_before(const BackwardCall& call) { return call.params.causal && has_no_window(call); }
 
-// Of the pass of its own for the gradient of q. Nothing is added, unless the heads of an entry are so few that blocks
-// of queries leave multiprocessors idle: then each block has a part of the keys. Under causal masking the longest block
-// has twice the average to do, and two parts are best also where there are as many blocks as multiprocessors. Short
-// parts cost more than they gain where other entries of the batch fill the device.
+// The order for the separate pass of the gradient of q. Nothing needs to be added, unless a batch entry has so few
+// heads that blocks of queries leave multiprocessors idle: then each block has a part of the keys. Under causal masking
+// the longest block has twice the average work, so two parts are best even with as many blocks as multiprocessors.
+// Short parts cost more than they gain if other batch entries fill the device.
 AddOrder order_of_queries(const BackwardCall& call) {
   constexpr std::int64_t kLeastKeysOfPart = 1024;  // on average
   const AttentionShape& s = call.shape;
@@ -104,22 +105,23 @@ AddOrder order_of_queries(const BackwardCall& call) {
          keys >> (shift + 1) >= kLeastKeysOfPart) {
     ++shift;
   }
-  return {.lane_shift = shift, .parts = shift > 0, .rounds = shift == 0};
+  return {.sum_shift = shift, .parts = shift > 0, .rounds = shift == 0};
 }
 
-// See tiles.cuh. The ring costs nothing where two query tiles or more lie between the starts of two key tiles;
-// with one the adds are what limits, unless they go to two lanes. All key tiles of a head must be at work at once.
+// The orders are explained in tiles.cuh. The ring costs nothing if the starts of two key tiles are at least two query
+// tiles apart; if they are one apart, the adds are the bottleneck, unless there are two sums. All key tiles of a head
+// must run at the same time.
 //
-// In the plain order with few heads many key tiles of one are at work at once, each behind the one before it: under
-// causal masking those that start together are a front, where nobody waits; else more lanes, fewer to follow. Each lane
-// costs one more reading of the gradient. What else is in the batch must not show in the bits: only the heads of one
-// entry count, and packed sequences, which do not know their neighbours, have one lane.
+// In the plain order with few heads, many key tiles of one head run at the same time, each one query tile behind the
+// one before. Under causal masking those that start together ascend instead, and none waits; otherwise more sums mean
+// fewer key tiles to wait for. Each sum costs one more read of the gradient. The bits must not depend on what else is
+// in the batch: only the heads of one batch entry count, and packed sequences have one sum.
 AddOrder choose_order(const BackwardCall& call, const BackwardChoice& choice) {
   if (choice.kernel.queries) return order_of_queries(call);
-  // Without a limit to the right one key tile would round everything.
+  // Without a limit to the right, the last key tile would round all query tiles.
   const bool limited = call.params.causal || call.params.window_right >= 0;
   if (call.shape.packed) return {.rounds = limited};
-  const int queries = choice.queries.slots, keys = choice.keys.slots;
+  const int queries = choice.queries.tiles, keys = choice.keys.tiles;
   const auto heads = static_cast<int>(std::min<std::int64_t>(call.shape.kv_heads, kBlocks));
   const int at_once = std::min(keys, kBlocks / heads);
   const bool all_at_work = device_traits(call.saved.q.device.index).multiprocessors >= kBlocks;
@@ -127,19 +129,20 @@ AddOrder choose_order(const BackwardCall& call, const BackwardChoice& choice) {
   if (has_ring && queries <= 2 * keys && queries > 2 * (keys - 1)) {
     return {.ring = true, .ring_shift = 1, .rounds = true};
   }
-  if (has_ring && queries == keys && at_once > 16) return {.ring = true, .lane_shift = 1};
-  const bool has_front = every_row_sees_every_key_before(call) && all_at_work;
-  if (has_front && at_once >= 24) return {.front = at_once, .front_lane_shift = 1};
-  const int lane_shift = at_once >= 64 ? 2 : at_once >= 24 ? 1 : 0;
-  return {.lane_shift = lane_shift, .rounds = limited && lane_shift == 0};
+  if (has_ring && queries == keys && at_once > 16) return {.ring = true, .sum_shift = 1};
+  const bool can_ascend = every_row_sees_every_key_before(call) && all_at_work;
+  if (can_ascend && at_once >= 24) return {.ascending = at_once, .ascending_sum_shift = 1};
+  const int sum_shift = at_once >= 64 ? 2 : at_once >= 24 ? 1 : 0;
+  return {.sum_shift = sum_shift, .rounds = limited && sum_shift == 0};
 }
 
-// The tiles of the planes that are walked together should stay in L2: q, the gradient of out, and the gradient of q in
-// f32. With few planes many key tiles of one head run at once, and each starts one query tile after the one before it;
-// where rows differ in length that costs more.
+// The tiles of the planes that are processed together should stay in L2: q, the gradient of out, and the gradient of q
+// in f32. With few planes, many key tiles of one head run at the same time, and each starts one query tile after the
+// one before; that costs more if rows differ in length.
 int heads_together(const BackwardCall& call, const BackwardChoice& choice) {
   if (choice.order.ring) return 1;
-  if (choice.order.front > 0) return static_cast<int>(call.shape.kv_heads);  // whose fronts are at work together
+  if (choice.order.ascending > 0)
+    return static_cast<int>(call.shape.kv_heads);  // whose ascending key tiles run at the same time
   const AttentionShape& s = call.shape;
   const std::int64_t plane_bytes = s.q_len * s.group() * choice.head_dim * 8;
   const bool uneven = call.params.causal || s.packed;
@@ -171,8 +174,8 @@ BackwardChoice choose_backward(const BackwardCall& call) {
   choice.grad_entropy = call.upstream.entropy.defined();
   choice.kernel = call.saved.q.dtype == DType::bf16 ? kernel_of<BFloat16>(choice.head_dim, choice.variant)
                                                     : kernel_of<Float16>(choice.head_dim, choice.variant);
-  choice.queries = slots_of(s, s.heads, s.q_len, call.saved.q.size(2), choice.kernel.block_q);
-  choice.keys = slots_of(s, s.kv_heads, s.kv_len, call.saved.k.size(2), choice.kernel.block_kv);
+  choice.queries = grid_of(s, s.heads, s.q_len, call.saved.q.size(2), choice.kernel.block_q);
+  choice.keys = grid_of(s, s.kv_heads, s.kv_len, call.saved.k.size(2), choice.kernel.block_kv);
   choice.order = choose_order(call, choice);
   choice.heads_together = heads_together(call, choice);
   choice.query_heads_together = call.params.causal ? choice.heads_together * static_cast<int>(s.group()) : 1;

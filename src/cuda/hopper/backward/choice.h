@@ -15,9 +15,9 @@ std::string backward_refusal(const BackwardCall& call);
 struct BackwardChoice {
   int head_dim = 0;  // of the kernel: head_dim and value_dim are padded up to it
   BackwardVariant variant = BackwardVariant::plain;
-  bool grad_entropy = false;  // something flows into the entropy
+  bool grad_entropy = false;  // the entropy has an upstream gradient
   BackwardKernel kernel;
-  TileSlots queries, keys;
+  TileGrid queries, keys;
   int heads_together = 1, query_heads_together = 1;
   AddOrder order;
 };

@@ -10,12 +10,12 @@
 
 namespace rootdk::cuda::hopper {
 
-// The variants of the kernel. All know causal, window, key lengths, packed sequences, grouped heads and sinks.
+// The variants of the kernel. All support causal, window, key lengths, packed sequences, grouped heads and sinks.
 enum class BackwardVariant : std::int32_t {
   plain,
   softcap,  // with a softcap
   alibi,    // with ALiBi and no key to the right of its query
-  rich,     // with anything: each term behind a branch at run time
+  rich,     // with any term, each behind a branch at run time
 };
 
 constexpr bool has_two_passes(int head_dim, BackwardVariant variant) {
@@ -27,19 +27,19 @@ struct BackwardConfig {
   using Element = Element_;
   static constexpr BackwardVariant kVariant = Which;
 
-  // Two consumer warpgroups share the work of a block. By keys: each has 64 of 128 keys and both their gradients
-  // (consumer.cuh). Split: one has the gradient of v and the other that of k, of the same 64 keys, so that
-  // twice the columns fit into registers, or the registers that rich logits take (split.cuh).
+  // Two consumer warpgroups share the work of a block. By keys (consumer.cuh): each has 64 of 128 keys and both their
+  // gradients. Split (split.cuh): one has the gradient of v and the other that of k, of the same 64 keys. That leaves
+  // registers for twice the columns, or for rich logits.
   static constexpr bool kSplit = HeadDim > 128 || Which == BackwardVariant::rich;
-  // The gradient of q in a pass of its own (queries.cuh), not here.
+  // The gradient of q is computed by a separate kernel (queries.cuh).
   static constexpr bool kTwoPasses = has_two_passes(HeadDim, Which);
 
   static constexpr int kHeadDim = HeadDim;  // of q, k and v; smaller ones are padded with zeros by the copy engine
-  static constexpr int kBlockKv = kSplit ? 64 : 128;  // keys a work item
+  static constexpr int kBlockKv = kSplit ? 64 : 128;  // keys of a work item
   static constexpr int kBlockQ = kSplit ? 64 : 8192 / HeadDim;
   static constexpr int kThreads = kTwoPasses ? 384 : 512;
 
-  // As many as fit into shared memory.
+  // As many stages as fit into shared memory.
   static constexpr int kStages = 2;  // of q, and of the gradients of scores
   static constexpr int kGradOutStages = HeadDim > 192 && !kTwoPasses ? 1 : 2;
   static constexpr int kKeyStages = HeadDim > 128 ? 1 : 2;
@@ -55,7 +55,7 @@ struct BackwardConfig {
   static constexpr int kQBytes = kPanels * kQPanelBytes, kKvBytes = kPanels * kKvPanelBytes;
   static constexpr int kScorePanelBytes = kBlockKv * 128, kScoreBytes = kBlockQ / 64 * kScorePanelBytes;
 
-  // The gradient of a query tile leaves in parts of 64 x 64: part p is row block p % kRowParts of panel p / kRowParts.
+  // The gradient of a query tile is sent in parts of 64 x 64: part p is row block p % kRowParts of panel p / kRowParts.
   static constexpr int kRowParts = kBlockQ / 64;
   static constexpr int kParts = kRowParts * kPanels, kPartBuffers = 2;
   static constexpr int kPartElements = 64 * 64, kPartBytes = kPartElements * 4;
@@ -63,7 +63,7 @@ struct BackwardConfig {
   static_assert(kBlockQ * HeadDim == kGradQElements);
 };
 
-// The keys of a work item, of one head, with all queries that see any of them: what the loading warp hands to the
+// A work item: some keys of one head, and the query tiles that see any of them. The loading warp passes it to the
 // others.
 struct alignas(16) KeyTile {
   int sequence;  // batch entry, or packed sequence; -1: no more work
@@ -71,30 +71,31 @@ struct alignas(16) KeyTile {
   int key0;   // first key, counted inside the sequence
   int tiles;  // query tiles of a head that see any of the keys; may be 0
 
-  int end, begin;                     // a walk over them goes from begin to end, downwards or upwards
-  int unmasked_first, unmasked_last;  // those of which every row sees every key; none where last < first
+  int end, begin;                     // the walk over query tiles goes from begin to end, downwards or upwards
+  int unmasked_first, unmasked_last;  // query tiles that need no mask; none if last < first
 
   int q_begin, q_len;    // row of the tensor where the sequence begins, and its rows
-  int kv_begin, kv_len;  // the same for keys; row i stands at key position i + kv_len - q_len
+  int kv_begin, kv_len;  // the same for keys; row i is at key position i + kv_len - q_len
 
   int kv_visible;  // kv_len cut by kv_lengths
-  int start;       // the query tile to begin with
+  int start;       // the query tile to start with
   int first_row;   // the first row that sees key0; may be negative
-  int keys;        // visible ones from key0 on
+  int keys;        // visible keys from key0 on
 
-  int rounds_first, rounds_last;  // the query tiles to whose sum it adds last: then it rounds it (find_rounded_tiles)
+  int rounds_first,
+      rounds_last;  // query tiles to whose sum this key tile adds last, and rounds it (find_rounded_tiles)
 
   __device__ __forceinline__ int shift() const { return kv_len - q_len; }
   __device__ __forceinline__ bool rounds(int i) const { return i >= rounds_first && i <= rounds_last; }
 };
 
-// What the warpgroup of the gradient of v hands to that of the gradient of k: the weights in f32, each thread's to the
-// thread of the same number there. Those that dropout drops are negative.
+// What the warpgroup with the gradient of v passes to the one with the gradient of k: the weights in f32, from each
+// thread to the thread of the same index. Weights that dropout drops are negative.
 template <int GradOutStages>
 struct WeightExchange {
   alignas(16) float weights[64 * 64];
   alignas(16) float grad_entropy[GradOutStages][64];
-  std::uint64_t kept[64];  // by query: a bit a key that dropout keeps
+  std::uint64_t kept[64];  // by query: one bit per key, set if dropout keeps it
   std::uint64_t full, empty;
 };
 struct NoWeightExchange {};
@@ -118,28 +119,29 @@ struct BackwardStorage {
   std::uint64_t grad_scores_full[C::kStages], grad_scores_empty[C::kStages];
   std::uint64_t grad_q_full[2][C::kParts];  // [sender][part]
   std::uint64_t grad_q_empty[C::kPartBuffers];
-  std::uint64_t landed;  // a tile that still has rows to clear
-  float order_word;      // see order_point()
+  std::uint64_t landed;  // a tile has arrived that still has rows to clear
+  float fence_word;      // target of scheduling_fence()
 };
 
 template <class C>
 inline constexpr int kBackwardSharedBytes = static_cast<int>(sizeof(BackwardStorage<C>)) + kSharedAlignment;
 
-inline constexpr int kMostSharedBytes = 227 * 1024;  // that a block can have
+inline constexpr int kMostSharedBytes = 227 * 1024;  // of a block, at most
 
-// A thread of `finish` for each thread that made a part of the gradient of q.
+// `finish` has one thread for each thread that computed a part of the gradient of q.
 template <class C>
 inline constexpr int kFinishThreads = 128 * C::kParts;
 
 // The kernels of a backward pass as the launch code sees them.
 struct BackwardKernel {
-  const void* prepare = nullptr;  // void(BackwardParams): a block a query tile
-  const void* keys = nullptr;     // void(BackwardMaps, BackwardParams): blocks stay
-  const void* finish = nullptr;  // void(BackwardParams): a block a query tile, unless it is rounded; blocks of suspects
+  const void* prepare = nullptr;  // void(BackwardParams): one block per query tile
+  const void* keys = nullptr;     // void(BackwardMaps, BackwardParams): persistent blocks
+  const void* finish = nullptr;   // void(BackwardParams): blocks of query tiles, then of suspects
   int block_q = 0, block_kv = 0;
   int threads = 0, shared_bytes = 0;  // of `keys`
   int finish_threads = 0;
-  const void* queries = nullptr;  // void(BackwardMaps, BackwardParams): query_block(); null: `keys` does it
+  const void* queries =
+      nullptr;  // void(BackwardMaps, BackwardParams): one query_block() per block; null: `keys` does it
   int queries_shared_bytes = 0;
 };
 

@@ -1,12 +1,12 @@
 #pragma once
 
-// A consumer warpgroup of the backward kernel: 64 keys, their gradients in registers for the whole work item.
+// A consumer warpgroup of the backward kernel: 64 keys, whose gradients stay in registers for the whole work item.
 //
-// Per query tile t, with at most 184 registers of accumulators and operands alive:
+// For each query tile t, with at most 184 live registers of accumulators and operands:
 //   issue dP(t), dV += P(t) dO(t) | wait for dP | dP - delta in place | wait for dV | dS(t), in place of P(t)
 //   issue S(t+1), dK += dS(t) Q(t) | dS(t) to shared memory | wait for S | exponentials in place | wait for dK | P(t+1)
-// where S, P, dP, dS are transposed, rows are keys. ptxas puts the products one after another (warning C7512) unless
-// about 30 registers are left beyond these.
+// S, P, dP and dS are transposed: rows are keys. ptxas serialises the products (warning C7512) unless about 30 more
+// registers are free.
 
 #include "cuda/hopper/backward/gradient_products.cuh"
 #include "cuda/hopper/backward/logits.cuh"
@@ -17,7 +17,7 @@ namespace rootdk::cuda::hopper {
 template <class C>
 class BackwardConsumer : BackwardWarpgroup<C> {
   using Base = BackwardWarpgroup<C>;
-  using Base::at, Base::release, Base::order, Base::p_, Base::k_, Base::v_, Base::q_, Base::steps_, Base::i_;
+  using Base::at, Base::release, Base::scheduling_fence, Base::p_, Base::k_, Base::v_, Base::q_, Base::steps_, Base::i_;
   using typename Base::Element;
   using typename Base::Shared;
   static constexpr int kBlockQ = C::kBlockQ;
@@ -45,7 +45,7 @@ class BackwardConsumer : BackwardWarpgroup<C> {
   }
 
  private:
-  // The first tile of an item: there is nothing to overlap with yet.
+  // The first query tile of an item: there is nothing to overlap with yet.
   __device__ __forceinline__ void first_weights() {
     float s[kBlockQ / 2];
     ptx::mbarrier_wait(at(offsetof(Shared, q_full), q_.stage), q_.parity);
@@ -65,7 +65,7 @@ class BackwardConsumer : BackwardWarpgroup<C> {
   __device__ __forceinline__ void step() {
     asm volatile(""
                  : "+r"(this->base_),
-                   "+r"(this->thread_));  // else ptxas keeps a register for every address that is the same in all steps
+                   "+r"(this->thread_));  // else ptxas keeps every loop-invariant address in a register
     std::uint32_t grad_scores[kBlockQ / 4];
     Ring<C::kStages> next = q_;
     next.advance();
@@ -82,8 +82,8 @@ class BackwardConsumer : BackwardWarpgroup<C> {
       ptx::wgmma_wait<1>();
       ptx::pin(grad_weights);
       subtract_delta(grad_weights, this->row_address(offsetof(Shared, delta), q_.stage));
-      order(grad_weights[kBlockQ / 2 - 2], grad_weights[kBlockQ / 2 - 1]);
-      ptx::wgmma_wait<0>();  // for grad_v too: grad_scores may then replace the weights register by register
+      scheduling_fence(grad_weights[kBlockQ / 2 - 2], grad_weights[kBlockQ / 2 - 1]);
+      ptx::wgmma_wait<0>();  // for grad_v too, so that grad_scores can reuse the registers of the weights
       ptx::pin(grad_weights);
       ptx::pin(weights_);
       ptx::pin(grad_v_);
@@ -91,7 +91,7 @@ class BackwardConsumer : BackwardWarpgroup<C> {
       to_grad_scores<C>(weights_, weight_tails_, grad_weights, grad_scores,
                         this->row_address(offsetof(Shared, negative_lse), q_.stage), p_.inverse_cap_log2);
     }
-    // Both products go out before grad_scores go to shared memory: they need registers only.
+    // Both products are issued before grad_scores are written to shared memory: they need registers only.
     float s[kBlockQ / 2];
     if constexpr (!Last) ptx::mbarrier_wait(at(offsetof(Shared, q_full), next.stage), next.parity);
     ptx::pin(grad_scores);
@@ -111,7 +111,7 @@ class BackwardConsumer : BackwardWarpgroup<C> {
       ptx::pin(s);
       scores_to_weights(s, next.stage, mask);
       to_tails<Element>(s, weight_tails_);
-      order(s[kBlockQ / 2 - 2], s[kBlockQ / 2 - 1]);
+      scheduling_fence(s[kBlockQ / 2 - 2], s[kBlockQ / 2 - 1]);
     }
     ptx::wgmma_wait<0>();
     if constexpr (!Last) ptx::pin(s);
@@ -122,7 +122,7 @@ class BackwardConsumer : BackwardWarpgroup<C> {
     q_ = next;
   }
 
-  // The weights of query tile i_, whose rows lie in `stage`, in place of its scores.
+  // Replaces the scores of query tile i_, whose rows are in `stage`, by the weights.
   __device__ __forceinline__ void scores_to_weights(float (&s)[kBlockQ / 2], int stage, bool mask) {
     if constexpr (Base::kSoftcap) softcap<Threads::warp>(s, p_.softcap);
     const int query = i_ * kBlockQ + 2 * (this->lane() & 3);
@@ -147,8 +147,8 @@ class BackwardConsumer : BackwardWarpgroup<C> {
   }
 
   float grad_k_[C::kHeadDim / 2], grad_v_[C::kHeadDim / 2];  // [64 keys, head_dim]
-  std::uint32_t weights_[kBlockQ / 4];                       // of the tile at work, as operand
-  std::uint32_t weight_tails_[kBlockQ / 8];                  // what the rounding to 16 bits lost
+  std::uint32_t weights_[kBlockQ / 4];                       // of the current tile, as operand
+  std::uint32_t weight_tails_[kBlockQ / 8];                  // what rounding to 16 bits drops
 };
 
 }  // namespace rootdk::cuda::hopper

@@ -1,7 +1,7 @@
 #pragma once
 
-// The gradient of q: one warpgroup multiplies, two threads send the tiles out in their fixed order, and the last tile
-// of each sum is rounded where it is made.
+// The gradient of q. One warpgroup multiplies; two threads add the results to memory in a fixed order; the warpgroup
+// itself rounds a sum if it adds last.
 
 #include "cuda/hopper/backward/gradient_products.cuh"
 #include "cuda/hopper/backward/stores.cuh"
@@ -15,9 +15,9 @@
 
 namespace rootdk::cuda::hopper {
 
-// grad_q = grad_scores k over the keys of the tile, in parts of 64 x 64, to shared memory in the order of accumulators,
-// from where a sender adds it to the sum of the query tile. The last to add goes on from that sum in its accumulators
-// instead, and stores the rounded gradient.
+// Computes grad_q = grad_scores k over the keys of the tile, in parts of 64 x 64, and writes it to shared memory in the
+// order of accumulators, from where a sender adds it to the sum of the query tile. The last key tile instead loads that
+// sum into its accumulators, adds to it, and stores the rounded gradient.
 template <class C>
 class GradQWarpgroup {
  public:
@@ -44,7 +44,7 @@ class GradQWarpgroup {
   }
 
  private:
-  // Read again where it is needed: registers are scarce.
+  // Read from shared memory at every use, to save registers.
   __device__ __forceinline__ KeyTile this_tile() const {
     return read_key_tile(ptx::shared_address(&shared_.tile[k_.stage]));
   }
@@ -101,14 +101,14 @@ class GradQWarpgroup {
     }
     ptx::fence_async_shared();
     __syncwarp();
-    // Each sender has barriers of its own.
+    // Each sender has separate barriers.
     if (lane_ == 0) ptx::mbarrier_arrive(ptx::shared_address(&shared_.grad_q_full[sender_][part]));
   }
 
   __device__ __forceinline__ void round_sum() {
     const KeyTile tile = this_tile();
-    const int index = first_query_slot<C>(p_, tile.sequence, head_, tile.q_begin) + walk_.tile();
-    const int rank = add_place<C>(p_, tile, walk_.tile()).number;  // so many have added before
+    const int index = first_query_tile<C>(p_, tile.sequence, head_, tile.q_begin) + walk_.tile();
+    const int rank = add_turn<C>(p_, tile, walk_.tile()).number;  // key tiles that add before this one
     if (rank > 0) {
       if (lane_ == 0) {
         while (ptx::load_acquire(p_.turns + index) != rank) {
@@ -133,7 +133,7 @@ class GradQWarpgroup {
                          (threadIdx.x & 127);
 #pragma unroll
     for (int c = 0; c < 8; ++c) {
-      const float4 four = __ldcg(source + c * 128);  // others wrote it: not through L1
+      const float4 four = __ldcg(source + c * 128);  // written by other multiprocessors: not through L1
       gradient[4 * c] = four.x;
       gradient[4 * c + 1] = four.y;
       gradient[4 * c + 2] = four.z;
@@ -156,19 +156,20 @@ class GradQWarpgroup {
   std::uint64_t scores_matrix_, k_matrix_;
   int head_ = 0;
   QueryWalk walk_;
-  int rounds_first_ = 0;  // of the query tiles whose sum is rounded here
+  int rounds_first_ = 0;  // the first query tile whose sum is rounded here
   unsigned rounds_tiles_ = 0;
-  int sender_ = 0;  // of the next tile that is sent
+  int sender_ = 0;  // the sender of the next tile
   Ring<C::kKeyStages> k_;
   Ring<2> scores_;
   Ring<C::kPartBuffers> buffer_;
 };
 
-// One of two threads that take turns, so that waiting for an add to finish, passing the turn on and waiting for the
-// next one have the time of two tiles.
+// One of two sender threads. They alternate between query tiles, so that each has the time of two tiles to wait for its
+// turn, add, and pass the turn on.
 //
-// A query tile's counter says which of its key tiles adds next (rank_of). The sender waits for its turn, adds (or
-// stores, if it is the first: nobody has to clear the tile), waits until the add is done, and passes the turn on.
+// A counter per query tile and sum says which key tile adds next (add_turn). The sender waits for its turn, adds (or
+// stores, if it is the first, so that the sum need not be cleared), waits until the add is done, and passes the turn
+// on.
 template <class C>
 class GradQSender {
  public:
@@ -189,21 +190,21 @@ class GradQSender {
 
  private:
   __device__ __forceinline__ void walk(const KeyTile& tile) {
-    int slot = first_query_slot<C>(p_, tile.sequence, tile.kv_head * p_.rule.group(), tile.q_begin);
-    const int lane_tiles = p_.queries.planes * p_.queries.slots;
+    int first_tile = first_query_tile<C>(p_, tile.sequence, tile.kv_head * p_.rule.group(), tile.q_begin);
+    const int sum_tiles = p_.queries.planes * p_.queries.tiles;
     QueryWalk walk(tile);
 #pragma unroll 1
     for (int steps = tile.tiles * p_.rule.group(); steps > 0; --steps) {
       const int i = walk.tile();
       if (!tile.rounds(i)) {
         if (turn_ == index_) {
-          const AddPlace place = add_place<C>(p_, tile, i);
-          send(place.lane * lane_tiles + slot + i, place.number);
+          const AddTurn turn = add_turn<C>(p_, tile, i);
+          send(turn.sum * sum_tiles + first_tile + i, turn.number);
         }
         turn_ ^= 1;
         first_buffer_ = (first_buffer_ + C::kParts) % C::kPartBuffers;
       }
-      if (walk.advance()) slot += p_.queries.slots;
+      if (walk.advance()) first_tile += p_.queries.tiles;
     }
   }
 
@@ -212,7 +213,7 @@ class GradQSender {
     float* destination = p_.grad_q_tiles + static_cast<std::int64_t>(tile) * C::kGradQElements;
     while (ptx::load_acquire(turn) != order) {
     }
-    ptx::fence_async_all();  // what was acquired, before the copy engine adds to it
+    ptx::fence_async_all();  // orders the acquire before the copy engine's add
 #pragma unroll
     for (int part = 0; part < C::kParts; ++part) {
       ptx::mbarrier_wait(ptx::shared_address(&shared_.grad_q_full[index_][part]), full_.parity);
@@ -233,7 +234,7 @@ class GradQSender {
     ptx::store_release(turn, order + 1);
   }
 
-  // Once the copies but the last Pending have read theirs.
+  // Waits until all copies but the last Pending have read their buffers, then releases the buffer.
   template <int Pending>
   __device__ __forceinline__ void release_buffer(int buffer) const {
     ptx::bulk_wait_read_all_but<Pending>();
@@ -244,7 +245,7 @@ class GradQSender {
   const BackwardParams& p_;
   const int index_;
   int turn_ = 0;
-  int first_buffer_ = 0;  // of the tile's parts
+  int first_buffer_ = 0;  // of the current tile's first part
   Ring<C::kKeyStages> k_;
   Ring<1> full_;
 };

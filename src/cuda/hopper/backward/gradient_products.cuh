@@ -1,7 +1,7 @@
 #pragma once
 
-// The products of the backward kernel. Everything is transposed, rows are keys, so that weights and gradients of scores
-// are the register operands of the gradients of v and k as they come out of the product before.
+// The products of the backward kernel. Scores are transposed: rows are keys. So weights and gradients of scores are, as
+// they come out of one product, the register operands of the next, the gradients of v and k.
 
 #include <cstdint>
 
@@ -10,7 +10,7 @@
 
 namespace rootdk::cuda::hopper {
 
-// s[64 keys, block_q] = keys queries^T; both have their columns contiguous.
+// s[64 keys, block_q] = keys queries^T; columns of both are contiguous.
 template <class C>
 __device__ __forceinline__ void multiply_key_query(float (&s)[C::kBlockQ / 2], std::uint64_t keys,
                                                    std::uint64_t queries) {
@@ -28,7 +28,8 @@ __device__ __forceinline__ void multiply_key_query(float (&s)[C::kBlockQ / 2], s
 }
 
 // gradient[64 keys, head_dim] += weights queries, where queries are [query][column]: a transposed operand. 256 columns
-// go in two halves: ptxas compiles no instruction that has more accumulators than the registers of a thread at launch.
+// are computed in two halves: ptxas rejects an instruction with more accumulators than a thread has registers at
+// launch.
 template <class C>
 __device__ __forceinline__ void add_weighted_queries(float (&gradient)[C::kHeadDim / 2],
                                                      const std::uint32_t (&weights)[C::kBlockQ / 4],

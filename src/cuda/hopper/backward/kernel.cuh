@@ -2,19 +2,20 @@
 
 // Exact fused attention backward for Hopper, with the same bits every run.
 //
-//   prepare   out . grad_out and -lse of every row; clears the counters           (rows.cuh)
-//   keys      a work item is 128 or 64 keys of one head, over all query tiles that see them; blocks stay and take items
-//   queries   for wide heads: the gradient of q by itself, on multiprocessors that `keys` leaves (queries.cuh)
-//   finish    adds up gradients of q that are in lanes, and repairs what is not finite   (rows.cuh)
+//   prepare   out . grad_out and -lse of every row; clears the counters (rows.cuh)
+//   keys      gradients of k and v, and of q for most heads. A work item is 128 or 64 keys of one head with all query
+//             tiles that see them; persistent blocks draw items (this file)
+//   queries   for wide heads: the gradient of q, on multiprocessors that `keys` does not use (queries.cuh)
+//   finish    adds up gradients of q that have several partial sums; repairs what is not finite (rows.cuh)
 //
-// A block is four warpgroups, which meet only at barriers in shared memory, so that one's exponentials run under the
-// others' products:
-//   0     one warp loads (producer.cuh), two threads send gradients of q out (grad_q.cuh)
+// A block of `keys` has four warpgroups, which synchronise only through barriers in shared memory, so that the
+// exponentials of one overlap with the products of the others:
+//   0     one warp loads (producer.cuh), two threads send gradients of q to memory (grad_q.cuh)
 //   1, 2  64 keys each, gradients of k and v in registers (consumer.cuh); for wide heads and rich logits
 //         the same 64 keys, one with the gradient of v, the other with that of k (split.cuh)
 //   3     the gradient of q from the gradients of scores, over all keys of the item (grad_q.cuh)
-// Gradients of k and v are sums inside one block, those of q are added in the order of their key tiles: no sum depends
-// on who comes first.
+// Gradients of k and v are summed inside one block. Gradients of q are added in a fixed order of key tiles (tiles.cuh),
+// so that no sum depends on timing. README.md in this folder walks through the stages.
 
 #include "cuda/hopper/backward/consumer.cuh"
 #include "cuda/hopper/backward/grad_q.cuh"
@@ -27,8 +28,8 @@ namespace rootdk::cuda::hopper {
 
 template <class C>
 __device__ __forceinline__ void init_barriers(BackwardStorage<C>& shared) {
-  // A warp waits for its own part, and one lane of it arrives; all do where every lane has read or written for itself
-  // what passes from hand to hand without the copy engine and the tensor cores.
+  // Usually one lane arrives for its warp. All lanes arrive where every lane itself has read or written the data,
+  // without the copy engine or the tensor cores.
   constexpr int kConsumerWarps = 8, kGradQWarps = 4, kSenders = 2, kSplitWarps = 4;
   constexpr int kTileReaders =
       32 * (kConsumerWarps + (C::kTwoPasses ? 0 : kGradQWarps)) + (C::kTwoPasses ? 0 : kSenders);
@@ -70,7 +71,8 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   extern __shared__ std::uint8_t dynamic_shared[];
   const std::uint32_t unaligned = ptx::shared_address(dynamic_shared);
   auto& shared = *reinterpret_cast<BackwardStorage<C>*>(dynamic_shared + (-unaligned & (kSharedAlignment - 1)));
-  const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // tells ptxas that it is uniform in the warp
+  const int warp =
+      __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // tells ptxas that the index is uniform across the warp
 
   if (threadIdx.x == 0) {
     for (const CUtensorMap* map : {&maps.q, &maps.k, &maps.v, &maps.grad_out}) ptx::tma_prefetch_map(map);
@@ -78,7 +80,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   }
   __syncthreads();
   ptx::wait_for_previous_kernel();  // `prepare`
-  ptx::allow_next_kernel();         // now: `queries` relies on it
+  ptx::allow_next_kernel();         // not earlier: `queries` needs the results of `prepare`
 
   if (warp < 4) {
     ptx::registers_shrink_to<C::kServiceRegisters>();

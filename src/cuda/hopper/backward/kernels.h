@@ -1,6 +1,6 @@
 #pragma once
 
-// The backward kernels by element type and head_dim. Each pair is compiled in a file of its own, which CMake writes
+// The backward kernels by element type and head_dim. Each pair is compiled in one file, which CMake writes
 // from instance.cu.in.
 
 #include <array>

@@ -13,24 +13,24 @@ namespace {
 
 constexpr double kLog2e = 1.4426950408889634;
 
-// Places the pieces of the workspace; over no memory it only counts them.
-std::size_t place_workspace(const BackwardChoice& choice, void* memory, BackwardParams& params) {
-  constexpr std::size_t kPiece = 256;
+// Points the parameters at their arrays in the workspace, and returns its size. With null memory it only counts.
+std::size_t lay_out_workspace(const BackwardChoice& choice, void* memory, BackwardParams& params) {
+  constexpr std::size_t kAlignment = 256;
   std::size_t bytes = 0;
-  const auto place = [&]<class T>(T*& pointer, std::int64_t count) {
+  const auto take = [&]<class T>(T*& pointer, std::int64_t count) {
     pointer = reinterpret_cast<T*>(static_cast<unsigned char*>(memory) + bytes);
-    bytes += (static_cast<std::size_t>(count) * sizeof(T) + kPiece - 1) / kPiece * kPiece;
+    bytes += (static_cast<std::size_t>(count) * sizeof(T) + kAlignment - 1) / kAlignment * kAlignment;
   };
-  const std::int64_t query_tiles = std::int64_t{choice.queries.planes} * choice.queries.slots;
+  const std::int64_t query_tiles = std::int64_t{choice.queries.planes} * choice.queries.tiles;
   const std::int64_t rows = query_tiles * choice.kernel.block_q;
-  place(params.ticket, 1);
-  place(params.turns, choice.order.lanes() * query_tiles);
-  place(params.suspects, std::int64_t{choice.keys.planes} * choice.keys.slots + query_tiles);
-  place(params.negative_lse, rows);
-  place(params.delta, rows);
-  if (choice.grad_entropy) place(params.grad_entropy_rows, rows);
+  take(params.ticket, 1);
+  take(params.turns, choice.order.sums() * query_tiles);
+  take(params.suspects, std::int64_t{choice.keys.planes} * choice.keys.tiles + query_tiles);
+  take(params.negative_lse, rows);
+  take(params.delta, rows);
+  if (choice.grad_entropy) take(params.grad_entropy_rows, rows);
   if (!choice.kernel.queries || !choice.order.rounds)
-    place(params.grad_q_tiles, choice.order.lanes() * rows * choice.head_dim);
+    take(params.grad_q_tiles, choice.order.sums() * rows * choice.head_dim);
   return bytes;
 }
 
@@ -59,11 +59,11 @@ BackwardParams make_params(const BackwardCall& call, const BackwardChoice& choic
   params.alibi_in_rows = choice.variant == BackwardVariant::alibi;
   params.queries = choice.queries;
   params.keys = choice.keys;
-  params.items = choice.keys.planes * choice.keys.slots;
+  params.items = choice.keys.planes * choice.keys.tiles;
   params.heads_together = choice.heads_together;
   params.query_heads_together = choice.query_heads_together;
   params.order = choice.order;
-  place_workspace(choice, call.execution.workspace, params);
+  lay_out_workspace(choice, call.execution.workspace, params);
   return params;
 }
 
@@ -71,7 +71,7 @@ BackwardParams make_params(const BackwardCall& call, const BackwardChoice& choic
 
 std::size_t backward_workspace(const BackwardChoice& choice) {
   BackwardParams params;
-  return place_workspace(choice, nullptr, params);
+  return lay_out_workspace(choice, nullptr, params);
 }
 
 void launch_backward(const BackwardCall& call, const BackwardChoice& choice) {
@@ -82,7 +82,7 @@ void launch_backward(const BackwardCall& call, const BackwardChoice& choice) {
                           .v = make_tensor_map(call.saved.v, kernel.block_kv, 64),
                           .grad_out = make_tensor_map(call.upstream.out, kernel.block_q, 64)};
   const int device = call.saved.q.device.index;
-  const auto query_tiles = static_cast<unsigned>(params.queries.planes * params.queries.slots);
+  const auto query_tiles = static_cast<unsigned>(params.queries.planes * params.queries.tiles);
   KernelLaunch launch{.function = kernel.prepare,
                       .name = "the Hopper kernel that prepares the rows",
                       .grid = dim3(query_tiles),
@@ -98,7 +98,7 @@ void launch_backward(const BackwardCall& call, const BackwardChoice& choice) {
   keys.grid = dim3(static_cast<unsigned>(std::min(params.items, device_traits(device).multiprocessors)));
   keys.block = dim3(static_cast<unsigned>(kernel.threads));
   keys.shared_bytes = kernel.shared_bytes;
-  keys.all_resident = choice.order.ring || choice.order.front > 0;
+  keys.all_resident = choice.order.ring || choice.order.ascending > 0;
   launch_kernel(keys, maps, params);
 
   if (kernel.queries && params.grad_q.data) {
@@ -106,7 +106,7 @@ void launch_backward(const BackwardCall& call, const BackwardChoice& choice) {
     queries.function = kernel.queries;
     queries.name = "the Hopper kernel of the gradient of q";
     const int blocks = (params.rule.q_len + kQueriesOfBlock - 1) / kQueriesOfBlock;
-    queries.grid = dim3(static_cast<unsigned>(params.queries.planes * blocks * params.order.lanes()));
+    queries.grid = dim3(static_cast<unsigned>(params.queries.planes * blocks * params.order.sums()));
     queries.block = dim3(kQueriesThreads);
     queries.shared_bytes = kernel.queries_shared_bytes;
     launch_kernel(queries, maps, params);

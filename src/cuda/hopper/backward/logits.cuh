@@ -1,8 +1,8 @@
 #pragma once
 
-// Scores to weights, and gradients of weights to gradients of scores, on transposed tiles: a thread owns parts of two
-// keys, r = 0 and 8 keys below it r = 1, and s[4 c + 2 r + e] is the query 8 c + 2 (lane % 4) + e of the tile. Logits
-// are in units of log2.
+// Scores to weights, and gradients of weights to gradients of scores, on transposed tiles. A thread holds parts of two
+// keys, r = 0 and, 8 keys below, r = 1; s[4 c + 2 r + e] is query 8 c + 2 (lane % 4) + e of the tile. Logits are in
+// units of log2.
 
 #include <cmath>
 #include <cstdint>
@@ -15,8 +15,8 @@
 
 namespace rootdk::cuda::hopper {
 
-// Scores get -inf where the query does not see the key. first_row: the first that sees the key of s[0], counted from
-// the query of s[0]; rows: how many do; keys: how many there are from that key on.
+// Sets scores to -inf where the query does not see the key. first_row: the first query that sees the key of s[0],
+// counted from the query of s[0]; rows: how many queries see it; keys: how many keys exist from that key on.
 template <int N>
 __device__ __forceinline__ void mask_keys(float (&s)[N], int first_row, unsigned rows, int keys) {
   const int low[2] = {first_row, first_row + 8};
@@ -25,7 +25,7 @@ __device__ __forceinline__ void mask_keys(float (&s)[N], int first_row, unsigned
       s, [&](float& x, int r, int offset) { x = static_cast<unsigned>(offset - low[r]) < width[r] ? x : -INFINITY; });
 }
 
-// s <- 2^(s * unit + negative_lse), the weights. negative_lse: address of that of s[0].
+// s <- 2^(s * unit + negative_lse), the weights. negative_lse: address of the term of s[0]'s query.
 template <int N>
 __device__ __forceinline__ void to_weights(float (&s)[N], float unit, std::uint32_t negative_lse) {
 #pragma unroll
@@ -40,8 +40,9 @@ __device__ __forceinline__ void to_weights(float (&s)[N], float unit, std::uint3
   }
 }
 
-// The same with ALiBi, where no key lies to the right of its query. distance is the position of the tile's first query
-// minus the key of s[0]; the way from the first query to each of the others is inside negative_lse (`prepare`).
+// The same with ALiBi, if no key lies to the right of its query. distance is the position of the tile's first query
+// minus the key of s[0]; negative_lse already includes the distance from the first query to each of the others
+// (`prepare`).
 template <int N>
 __device__ __forceinline__ void to_weights_alibi(float (&s)[N], float unit, std::uint32_t negative_lse,
                                                  float slope_log2, int distance) {
@@ -70,24 +71,25 @@ __device__ __forceinline__ void subtract_delta(float (&grad_weights)[N], std::ui
   }
 }
 
-// The slope of cap tanh(x / cap) is 1 - tanh^2, and tanh is the capped logit over the cap: log2(weight) - negative_lse
-// over cap_log2, which needs no registers between the two steps. A weight of 0 makes this infinite, or NaN in a row
-// that sees nothing: then the slope is 0.
+// The slope of cap tanh(x / cap) is 1 - tanh^2. tanh is recomputed as (log2(weight) - negative_lse) / cap_log2, so that
+// the logits need not be kept in registers. A weight of 0 makes this infinite, or NaN in a row that sees no key: then
+// the slope is 0.
 __device__ __forceinline__ float softcap_slope(float tanh) { return fmaxf(fmaf(-tanh, tanh, 1.f), 0.f); }
 
-// The weights as operand are rounded to 16 bits; the gradients of scores are made of better ones. The highest eight of
-// the bits that rounding drops are kept beside, four to a register: read as a signed number they are what the rounded
-// weight lacks, for where they are 128 or more it was rounded up. (At an exact tie the sign may be wrong: that weight
-// is then off by one 16-bit step. f16 weights below 2^-14 have dropped more bits and keep their rounding error.)
+// The weights are rounded to 16 bits as operands, but the gradients of scores need more precise ones. So the highest
+// eight of the bits that rounding drops are kept as well, four tails to a register. Read as a signed byte, a tail is
+// the exact weight minus the rounded one: a tail of 128 or more means that the weight was rounded up. (At an exact tie
+// the sign may be wrong: that weight is then off by one unit in the last of its 16 bits. f16 weights below 2^-14 lose
+// more than these eight bits and keep their rounding error.)
 template <class Element>
 struct Tail;
 template <>
-struct Tail<__nv_bfloat16> {  // f32 keeps 16 bits more: byte 1 is the highest dropped one
+struct Tail<__nv_bfloat16> {  // f32 has 16 bits more: byte 1 is the highest dropped one
   static constexpr int kShift = 0;
-  static constexpr std::uint32_t kUnit = 255;  // of the tail, in bits of f32: 256 does not fit a byte
+  static constexpr std::uint32_t kUnit = 255;  // of the tail, in bits of f32; 256 would not fit into a byte
 };
 template <>
-struct Tail<__half> {  // f32 keeps 13 bits more
+struct Tail<__half> {  // f32 has 13 bits more
   static constexpr int kShift = 3;
   static constexpr std::uint32_t kUnit = 32;
 };
@@ -103,7 +105,7 @@ __device__ __forceinline__ void to_tails(const float (&s)[N], std::uint32_t (&ta
   }
 }
 
-// The weight with its tail, byte Index of `tails`: a sum of products of bytes of which one is not 0.
+// The weight plus its tail, byte Index of `tails`. dp4a multiplies four bytes, of which the unit selects one, and adds.
 template <class Element, int Index>
 __device__ __forceinline__ float with_tail(float weight, std::uint32_t tails) {
   int bits;
@@ -113,7 +115,8 @@ __device__ __forceinline__ float with_tail(float weight, std::uint32_t tails) {
   return __int_as_float(bits);
 }
 
-// grad_scores = weights * grad_weights (times the slope), to 16 bits, in the registers' order of the weights.
+// grad_scores = weights * grad_weights (times the slope of the softcap), rounded to 16 bits, in the layout of the
+// weights.
 template <class C>
 __device__ __forceinline__ void to_grad_scores(const std::uint32_t (&weights)[C::kBlockQ / 4],
                                                const std::uint32_t (&tails)[C::kBlockQ / 8],

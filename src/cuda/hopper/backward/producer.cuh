@@ -1,7 +1,7 @@
 #pragma once
 
-// The loading warp of the backward kernel: deals out key tiles and keeps shared memory full. One lane issues the
-// copies; all lanes clear what is not this sequence's.
+// The loading warp of the backward kernel: draws key tiles and loads tiles into shared memory. One lane issues the
+// copies; all lanes clear rows that belong to another sequence.
 
 #include "cuda/hopper/backward/tiles.cuh"
 #include "cuda/hopper/shared/ring.cuh"
@@ -26,24 +26,24 @@ class BackwardProducer {
       if (tile.tiles == 0) continue;
       const int entry = entry_of(tile, p_);
       int head = tile.kv_head * p_.rule.group();
-      int slot = first_query_slot<C>(p_, tile.sequence, head, tile.q_begin);
+      int first_tile = first_query_tile<C>(p_, tile.sequence, head, tile.q_begin);
       QueryWalk walk(tile);
-      load_queries(tile, entry, head, walk.tile(), slot);
+      load_queries(tile, entry, head, walk.tile(), first_tile);
       load_v(tile, entry);
-#pragma unroll 1  // unrolled, the loop needs more registers than this warp has
+#pragma unroll 1  // unrolled, the loop would need more registers than this warp has
       for (int steps = tile.tiles * p_.rule.group() - 1; steps > 0; --steps) {
         if (walk.advance()) {
           ++head;
-          slot += p_.queries.slots;
+          first_tile += p_.queries.tiles;
         }
-        load_queries(tile, entry, head, walk.tile(), slot);
+        load_queries(tile, entry, head, walk.tile(), first_tile);
       }
     }
   }
 
  private:
-  // Draws the next work item and gives it to everybody with its keys. Drawn late, so that items start in the order in
-  // which they are drawn: whoever waits for an earlier one waits for one that runs.
+  // Draws the next work item and passes it to all warps with its keys. It is drawn as late as possible, so that items
+  // start in the order in which they are drawn: a block that waits for an earlier item waits for one that runs.
   __device__ __forceinline__ KeyTile hand_over() {
     KeyTile tile;
     while (true) {
@@ -53,7 +53,7 @@ class BackwardProducer {
       tile.sequence = -1;
       if (item >= p_.items) break;
       tile = work_item<C>(item, p_);
-      if (tile.key0 < tile.kv_len) break;  // else a slot that its sequence wastes
+      if (tile.key0 < tile.kv_len) break;  // otherwise an unused tile number
     }
     ptx::mbarrier_wait(ptx::shared_address(&shared_.k_empty[k_.stage]), k_.parity ^ 1);
     if (lane_ == 0) write_key_tile(ptx::shared_address(&shared_.tile[k_.stage]), tile);
@@ -70,10 +70,10 @@ class BackwardProducer {
 
   struct Box {
     int row, head, entry;
-    int kept;  // rows from here on are not this sequence's: they become zeros
+    int kept;  // rows from here on belong to another sequence: they become zeros
     std::uint64_t l2_hint;
   };
-  // Without lengths and packing the copy engine itself fills what lies past the end with zeros.
+  // Without lengths and packing, the copy engine itself fills rows past the end with zeros.
   __device__ __forceinline__ Box key_box(const KeyTile& tile, int entry) const {
     const int kept = p_.rule.kv_lengths || p_.rule.q_starts ? tile.kv_visible - tile.key0 : C::kBlockKv;
     return {tile.kv_begin + tile.key0, tile.kv_head, entry, kept, ptx::kEvictFirst};
@@ -85,9 +85,9 @@ class BackwardProducer {
     v_.advance();
   }
 
-  __device__ __forceinline__ void load_queries(const KeyTile& tile, int entry, int head, int i, int slot) {
+  __device__ __forceinline__ void load_queries(const KeyTile& tile, int entry, int head, int i, int first_tile) {
     const int row0 = i * C::kBlockQ, stage = q_.stage;
-    const std::int64_t first = static_cast<std::int64_t>(slot + i) * C::kBlockQ;
+    const std::int64_t first = static_cast<std::int64_t>(first_tile + i) * C::kBlockQ;
     const int kept = p_.rule.q_starts ? tile.q_len - row0 : C::kBlockQ;
     const Box box{tile.q_begin + row0, head, entry, kept, ptx::kEvictLast};
     ptx::mbarrier_wait(ptx::shared_address(&shared_.q_empty[stage]), q_.parity ^ 1);
@@ -100,7 +100,7 @@ class BackwardProducer {
     load_grad_out(box, first);
   }
 
-  // With the rows' terms from number `first_row` on.
+  // Also loads the terms of the rows, from index `first_row` on.
   __device__ __forceinline__ void load_grad_out(const Box& box, std::int64_t first_row) {
     const int stage = grad_out_.stage;
     const std::uint32_t full = ptx::shared_address(&shared_.grad_out_full[stage]);
@@ -121,7 +121,7 @@ class BackwardProducer {
     grad_out_.advance();
   }
 
-  // One tile of all columns; `more` bytes are announced for what comes with it.
+  // Loads one tile with all columns; announces `more` bytes for the copies that follow.
   template <int Rows>
   __device__ __forceinline__ void load(const CUtensorMap& map, std::uint8_t* buffer, std::uint64_t& full,
                                        std::uint32_t more, const Box& box) {
@@ -151,8 +151,8 @@ class BackwardProducer {
     for (int panel = 0; panel < C::kPanels; ++panel) {
       const std::uint32_t start = ptx::shared_address(buffer) + panel * Rows * 128;
 #pragma unroll 1
-      for (int chunk = 8 * kept + lane_; chunk < 8 * Rows; chunk += 32) {
-        ptx::store_shared(start + 16 * chunk, make_int4(0, 0, 0, 0));
+      for (int vector = 8 * kept + lane_; vector < 8 * Rows; vector += 32) {
+        ptx::store_shared(start + 16 * vector, make_int4(0, 0, 0, 0));
       }
     }
     ptx::fence_async_shared();

@@ -1,12 +1,12 @@
 #pragma once
 
-// The gradient of q in a pass of its own, for wide heads: there the sums that key tiles would add in L2 take longer
-// than computing scores and gradients of weights again. A block has 128 queries of one head and walks over the keys
-// they see, or with few heads over a part of them; every sum stays in one thread. The parts of a sum are lanes, which
-// `finish` adds up in their order.
+// The gradient of q in a separate pass, for wide heads: there, adding the sums of key tiles in L2 would take longer
+// than computing scores and gradients of weights again. A block has 128 queries of one head and visits the keys they
+// see or, with few heads, a part of them. Every sum stays in one thread. If the keys are in parts, `finish` adds the
+// partial sums in order.
 //   warpgroup 0     one thread loads
-//   warpgroup 1, 2  64 queries each, their gradient in registers. Per key tile t, rows are queries:
-//     issue S(t+1), dP(t+1) | issue dQ += dS(t) K(t) | wait for S and dP | dS(t+1) in place | wait for dQ
+//   warpgroup 1, 2  64 queries each, their gradient in registers. For each key tile t (rows are queries):
+//     issue S(t+1), dP(t+1) | issue dQ += dS(t) K(t) | wait for S and dP | dS(t+1) from S and dP | wait for dQ
 
 #include <cstddef>
 
@@ -69,7 +69,7 @@ __device__ __forceinline__ void load_query_block(QueriesStorage<C>& shared, cons
   }
 }
 
-// Registers are full: what the end needs is computed again there.
+// Registers are full: values needed only at the end are computed again there.
 template <class C>
 class QueriesConsumer {
   using Element = typename C::Element;
@@ -84,9 +84,9 @@ class QueriesConsumer {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const bool exists = row + 8 * r < p_.rule.q_len;
-      const std::int64_t at = plane * p_.queries.slots * C::kBlockQ + row + 8 * r;
-      // From L2: no wait for `prepare` stands in this kernel, which would make L1 forget what an earlier call left
-      // there.
+      const std::int64_t at = plane * p_.queries.tiles * C::kBlockQ + row + 8 * r;
+      // Loaded from L2: this kernel has no wait for `prepare`, which would also invalidate values of an earlier call in
+      // L1.
       negative_lse_[r] = exists ? __ldcg(&p_.negative_lse[at]) : -INFINITY;
       delta_[r] = exists ? __ldcg(&p_.delta[at]) : 0.f;
     }
@@ -113,7 +113,7 @@ class QueriesConsumer {
 
   __device__ __forceinline__ static int lane() { return threadIdx.x & 31; }
   __device__ __forceinline__ static int half() { return threadIdx.x / 128 - 1; }
-  // Of the thread, inside the block.
+  // The thread's first row, inside the block.
   __device__ __forceinline__ static int first_row() { return threadIdx.x / 32 * 16 - 64 + lane() / 4; }
 
   __device__ __forceinline__ std::uint32_t at(std::size_t offset, int index = 0) const {
@@ -193,7 +193,7 @@ class QueriesConsumer {
 
   // s <- the gradients of the scores of the key tile at key0_.
   __device__ __forceinline__ void to_grad_scores(float (&s)[kScores], const float (&grad_weights)[kScores]) const {
-    const int begin = position_ - p_.left - key0_;                          // of the keys that s[0]'s row sees,
+    const int begin = position_ - p_.left - key0_;  // the keys that s[0]'s row sees are [begin, end),
     const int end = min(p_.rule.kv_len, position_ + p_.right + 1) - key0_;  // counted from the tile's first
     const int lower_end = min(p_.rule.kv_len, position_ + 8 + p_.right + 1) - key0_;
     if (__any_sync(0xffffffffu, begin + 8 > 0 || end < C::kBlockKv)) {
@@ -212,15 +212,15 @@ class QueriesConsumer {
     const QueryBlock b = query_block<C>(static_cast<int>(blockIdx.x), p_);
     const int row0 = b.row0 + 64 * half();
     if (row0 >= p_.rule.q_len) return;
-    const int slot = (b.entry * p_.rule.heads + b.head) * p_.queries.slots + row0 / C::kBlockQ;
-    if (!p_.order.rounds) return store_lane(b.lane * p_.queries.planes * p_.queries.slots + slot);
+    const int tile = (b.entry * p_.rule.heads + b.head) * p_.queries.tiles + row0 / C::kBlockQ;
+    if (!p_.order.rounds) return store_part(b.part * p_.queries.planes * p_.queries.tiles + tile);
     store_gradient<Element, C::kHeadDim>(gradient_, p_.rule.scale, row_of<Element>(p_.grad_q, b.entry, b.head, row0),
                                          p_.grad_q.row_stride, first_row() - 64 * half(), p_.rule.q_len - row0,
                                          p_.rule.head_dim);
-    if (!all_finite(gradient_)) p_.suspects[p_.items + slot] = 1;
+    if (!all_finite(gradient_)) p_.suspects[p_.items + tile] = 1;
   }
-  // In the order of accumulators, part after part.
-  __device__ __forceinline__ void store_lane(int tile) const {
+  // Stores the partial sum in the order of accumulators.
+  __device__ __forceinline__ void store_part(int tile) const {
     auto* target =
         reinterpret_cast<float4*>(p_.grad_q_tiles + std::int64_t{tile} * C::kGradQElements) + (threadIdx.x & 127);
 #pragma unroll
@@ -232,13 +232,13 @@ class QueriesConsumer {
   std::uint32_t base_;  // of the shared memory
   const BackwardParams& p_;
   int position_;  // key position of the thread's first row
-  int key0_;      // of the key tile at work
-  int tiles_;     // still to come
+  int key0_;      // first key of the current tile
+  int tiles_;     // key tiles still to come
   float negative_lse_[2], delta_[2];
   Ring<2> k_;
   Ring<1> v_;
   float gradient_[C::kHeadDim / 2];             // [64 queries, head_dim]
-  std::uint32_t grad_scores_[C::kBlockKv / 4];  // of the tile at work, as operand
+  std::uint32_t grad_scores_[C::kBlockKv / 4];  // of the current tile, as operand
 };
 
 template <class C>
@@ -265,7 +265,7 @@ __global__ void __launch_bounds__(kQueriesThreads, 1)
   }
   __syncthreads();
   ptx::allow_next_kernel();
-  // `keys` lets this kernel start once `prepare` has ended, and they share the multiprocessors from then on.
+  // `keys` lets this kernel start once `prepare` has ended; from then on both share the multiprocessors.
   if (warp < 4) {
     ptx::registers_shrink_to<24>();
     if (threadIdx.x == 0) load_query_block<C>(shared, maps, query_block<C>(static_cast<int>(blockIdx.x), params));

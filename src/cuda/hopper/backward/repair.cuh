@@ -1,8 +1,8 @@
 #pragma once
 
-// The products of the backward kernel multiply weights of 0 with the rows behind a mask, and 0 times infinity is NaN.
-// Where that may have happened a row's gradient is computed again, pair by pair, over the pairs that take part: slow,
-// and almost never. A warp a row; lane l has the columns l, l + 32, ...
+// The products of the backward kernel multiply weights of 0 with masked rows, and 0 times infinity is NaN. If that may
+// have happened, a row's gradient is computed again, pair by pair, over the unmasked pairs. This is slow and very rare.
+// One warp has a row; lane l has the columns l, l + 32, ...
 
 #include <cmath>
 
@@ -44,7 +44,7 @@ struct WarpRow {
 #pragma unroll
     for (int i = 0; i < HeadDim / 32; ++i) sum = fmaf(values[i], other.values[i], sum);
 #pragma unroll
-    for (int lanes = 16; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, lanes);
+    for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
     return sum;
   }
   __device__ void add(float factor, const WarpRow& other) {
@@ -53,18 +53,18 @@ struct WarpRow {
   }
 };
 
-// What a row brings along.
+// The saved terms of a query row.
 struct RepairRow {
   float lse, delta, grad_entropy;
 };
-// at: where the row's delta stands.
+// at: index of the row's delta.
 __device__ inline RepairRow repair_row(const BackwardParams& p, const Sequence& s, int head, int i, std::int64_t at) {
   return {p.lse(s.entry, head, s.q_begin + i), p.delta[at], p.grad_entropy_rows ? p.grad_entropy_rows[at] : 0.f};
 }
 
-// What one query and one key give each other.
+// The gradients of one query and key pair.
 struct PairGradient {
-  float weight;  // behind dropout
+  float weight;  // after dropout
   float grad_score;
   __device__ bool nothing() const { return weight == 0.f && grad_score == 0.f; }
 };
@@ -88,7 +88,7 @@ __device__ inline PairGradient pair_gradient(const HeadRule& head, int i, int j,
   return {weight * factor, weight * (inner - row.delta - row.grad_entropy * log_weight) * slope};
 }
 
-// The gradient of query i again, where it is not finite. constant: where its delta stands.
+// Computes the gradient of query i again if it is not finite. constant: index of its delta.
 template <class C>
 __device__ __noinline__ void repair_query(const BackwardParams& p, const QueryTile& tile, int i,
                                           std::int64_t constant) {
@@ -114,7 +114,7 @@ __device__ __noinline__ void repair_query(const BackwardParams& p, const QueryTi
   grad_q.store(p.grad_q, s.entry, tile.head, row, rule.head_dim, rule.scale);
 }
 
-// The gradients of key j again.
+// Computes the gradients of key j again.
 template <class C>
 __device__ __noinline__ void repair_key(const BackwardParams& p, const KeyTile& tile, int j) {
   using Row = WarpRow<typename C::Element, C::kHeadDim>;
@@ -127,7 +127,7 @@ __device__ __noinline__ void repair_key(const BackwardParams& p, const KeyTile& 
   const Range queries = rule.queries_of({j, j + 1}, s);
   for (int h = tile.kv_head * rule.group(); h < (tile.kv_head + 1) * rule.group(); ++h) {
     const HeadRule head(rule, s, h);
-    const std::int64_t constants = std::int64_t{first_query_slot<C>(p, tile.sequence, h, s.q_begin)} * C::kBlockQ;
+    const std::int64_t constants = std::int64_t{first_query_tile<C>(p, tile.sequence, h, s.q_begin)} * C::kBlockQ;
     for (int i = queries.begin; i < queries.end; ++i) {
       const int row = s.q_begin + i;
       q.load(p.q, s.entry, h, row, rule.head_dim);

@@ -1,7 +1,7 @@
 #pragma once
 
-// Logits with any term, and what dropout and the gradient of the entropy do behind them, on transposed tiles of 64 keys
-// by 64 queries (logits.cuh). Each term is one pass behind a branch that all threads take alike.
+// The rich variant: logits with any term, dropout, and the gradient of the entropy, on transposed tiles of 64 keys by
+// 64 queries (logits.cuh). Each term is one pass behind a branch that is uniform across the warpgroup.
 
 #include <cmath>
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace rootdk::cuda::hopper {
 
-// Where a thread's part of the tile lies.
-struct RichPlace {
+// Which keys and queries of the tile a thread holds.
+struct RichCoordinates {
   KeyTile tile;
   int head;
   int query;        // of s[0], counted inside the sequence
@@ -32,69 +32,68 @@ __device__ __forceinline__ Sequence sequence_of(const KeyTile& tile, const Backw
           .kv_visible = tile.kv_visible};
 }
 
-// What stands in a dense tensor [batch, heads, q_len, kv_len] at the thread's scores: body(x, value).
+// Calls body(x, value) for the thread's scores x and the values of a dense tensor [batch, heads, q_len, kv_len].
 template <class T, int N, class Body>
 __device__ __forceinline__ void for_each_dense(float (&s)[N], const T* data, const std::int64_t (&strides)[4],
-                                               const RichPlace& place, int entry, Body body) {
-  const int key = place.tile.key0 + place.key;
-  const T* first = data + entry * strides[0] + place.head * strides[1] + place.query * strides[2] + key * strides[3];
-  const int rows = place.tile.q_len - place.query, keys = place.tile.kv_len - key;
+                                               const RichCoordinates& at, int entry, Body body) {
+  const int key = at.tile.key0 + at.key;
+  const T* first = data + entry * strides[0] + at.head * strides[1] + at.query * strides[2] + key * strides[3];
+  const int rows = at.tile.q_len - at.query, keys = at.tile.kv_len - key;
   for_each_score(s, [&](float& x, int r, int offset) {
     if (offset < rows && 8 * r < keys) body(x, first[offset * strides[2] + 8 * r * strides[3]]);
   });
 }
 
-// Scores to logits in units of log2; what causal, window and lengths hide is left to mask_keys.
+// Scores to logits in units of log2. Causal masking, window and lengths are left to mask_keys().
 template <class Element, int N>
-__device__ __forceinline__ void rich_logits(float (&s)[N], const BackwardParams& p, const RichPlace& place) {
+__device__ __forceinline__ void rich_logits(float (&s)[N], const BackwardParams& p, const RichCoordinates& at) {
   const LogitRule& rule = p.rule;
-  const Sequence sequence = sequence_of(place.tile, p);
-  const HeadRule head(rule, sequence, place.head);
-  const int key = place.tile.key0 + place.key;
+  const Sequence sequence = sequence_of(at.tile, p);
+  const HeadRule head(rule, sequence, at.head);
+  const int key = at.tile.key0 + at.key;
   if (p.softcap.cap_log2 > 0.f) {
     softcap<Threads::warp>(s, p.softcap);
   } else {
     for_each_score(s, [&](float& x, int, int) { x *= p.scale_log2; });
   }
   if (rule.alibi_slopes) {
-    const float slope = -kLog2e * head.alibi_slope, distance = static_cast<float>(head.distance(place.query, key));
+    const float slope = -kLog2e * head.alibi_slope, distance = static_cast<float>(head.distance(at.query, key));
     for_each_score(s, [&](float& x, int r, int offset) {
       x = fmaf(slope, fabsf(distance + static_cast<float>(offset - 8 * r)), x);
     });
   }
   if (rule.relative_table) {
-    for_each_score(s, [&](float& x, int r, int offset) {
-      x = fmaf(kLog2e, head.table_value(place.query + offset, key + 8 * r), x);
-    });
+    for_each_score(
+        s, [&](float& x, int r, int offset) { x = fmaf(kLog2e, head.table_value(at.query + offset, key + 8 * r), x); });
   }
   const auto add = [](float& x, auto value) { x = fmaf(kLog2e, static_cast<float>(value), x); };
   if (rule.bias && rule.bias.dtype == DType::f32) {
-    for_each_dense(s, static_cast<const float*>(rule.bias.data), rule.bias.strides, place, sequence.entry, add);
+    for_each_dense(s, static_cast<const float*>(rule.bias.data), rule.bias.strides, at, sequence.entry, add);
   } else if (rule.bias) {
-    for_each_dense(s, static_cast<const Element*>(rule.bias.data), rule.bias.strides, place, sequence.entry, add);
+    for_each_dense(s, static_cast<const Element*>(rule.bias.data), rule.bias.strides, at, sequence.entry, add);
   }
   const auto hide = [](float& x, unsigned char keeps) { x = keeps ? x : -INFINITY; };
-  if (rule.mask) for_each_dense(s, rule.mask.data, rule.mask.strides, place, sequence.entry, hide);
+  if (rule.mask) for_each_dense(s, rule.mask.data, rule.mask.strides, at, sequence.entry, hide);
   if (rule.block_mask) {
-    const int rows = place.tile.q_len - place.query, keys = place.tile.kv_len - key;
+    const int rows = at.tile.q_len - at.query, keys = at.tile.kv_len - key;
     for_each_score(s, [&](float& x, int r, int offset) {
       if (offset >= rows || 8 * r >= keys) return;
-      if (!head.block_mask_keeps(place.query + offset, key + 8 * r)) x = -INFINITY;
+      if (!head.block_mask_keeps(at.query + offset, key + 8 * r)) x = -INFINITY;
     });
   }
 }
 
-// Weights that dropout drops become negative, zeros among them. One Philox block serves eight keys of a query: the
-// warpgroup computes each once and exchanges the bits through `kept`, [query][key].
+// Sets the sign of weights that dropout drops, also of zeros. One Philox block serves eight keys of a query: the
+// warpgroup computes each block once and exchanges the bits through `kept`, [query][key].
 template <int N>
-__device__ __forceinline__ void mark_dropped(float (&weights)[N], const BackwardParams& p, const RichPlace& place,
+__device__ __forceinline__ void mark_dropped(float (&weights)[N], const BackwardParams& p, const RichCoordinates& at,
                                              std::uint32_t kept) {
   constexpr int kThreads = 128, kBlocksOfQuery = 8, kNamedBarrier = 1;
   const DropoutBits& dropout = p.rule.dropout;
 #pragma unroll 1
-  for (int block = place.thread; block < 64 * kBlocksOfQuery; block += kThreads) {
-    const uint4 words = dropout.block(place.tile.sequence, place.head, place.first_query + block / kBlocksOfQuery,
-                                      place.tile.key0 / 8 + block % kBlocksOfQuery);
+  for (int block = at.thread; block < 64 * kBlocksOfQuery; block += kThreads) {
+    const uint4 words = dropout.block(at.tile.sequence, at.head, at.first_query + block / kBlocksOfQuery,
+                                      at.tile.key0 / 8 + block % kBlocksOfQuery);
     const std::uint32_t pairs[4] = {words.x, words.y, words.z, words.w};
     std::uint32_t bits = 0;
 #pragma unroll
@@ -102,8 +101,8 @@ __device__ __forceinline__ void mark_dropped(float (&weights)[N], const Backward
     ptx::store_shared_byte(kept + block, bits);
   }
   ptx::named_barrier_sync(kNamedBarrier, kThreads);
-  const std::uint32_t own = kept + kBlocksOfQuery * (place.query - place.first_query) + place.key / 8;
-  const int bit = place.key % 8;
+  const std::uint32_t own = kept + kBlocksOfQuery * (at.query - at.first_query) + at.key / 8;
+  const int bit = at.key % 8;
   for_each_score(weights, [&](float& x, int r, int offset) {
     const std::uint32_t bits = ptx::load_shared_byte(own + kBlocksOfQuery * offset + r);
     if (!((bits >> bit) & 1)) x = __uint_as_float(__float_as_uint(x) | 0x80000000u);
@@ -113,20 +112,20 @@ __device__ __forceinline__ void mark_dropped(float (&weights)[N], const Backward
 
 __device__ __forceinline__ bool is_marked(float weight) { return __float_as_uint(weight) >> 31; }
 
-// The weights that multiply values.
+// Sets dropped weights to 0 and scales the others: the weights that multiply values.
 template <int N>
 __device__ __forceinline__ void drop_marked(float (&weights)[N], float keep_scale) {
   for_each_score(weights, [&](float& x, int, int) { x = is_marked(x) ? 0.f : x * keep_scale; });
 }
 
-// Addresses of the thread's first query.
+// Addresses of the terms of the thread's first query.
 struct RichRows {
   std::uint32_t delta, negative_lse, grad_entropy;
 };
 
-// The gradients of four scores: p (m dP - delta - g ln p), times the slope of the softcap, with m the factors of
-// dropout and g what flows into the entropy; delta has the rest of the entropy's (prepare_kernel). c: the group of
-// four.
+// The gradients of four scores: p (m dP - delta - g ln p), times the slope of the softcap. m is the factor of dropout,
+// g the upstream gradient of the entropy; delta includes the rest of the entropy's terms (prepare_kernel). c: index of
+// the group of four.
 __device__ __forceinline__ void rich_grad_scores(float (&gradient)[4], const float (&weight)[4],
                                                  const float* grad_weights, const BackwardParams& p,
                                                  const RichRows& rows, int c) {

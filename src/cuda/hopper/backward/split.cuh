@@ -1,14 +1,12 @@
 #pragma once
 
-// The two consumer warpgroups of a split block: 64 keys, one has the gradient of their values, the other that of the
-// keys, each with its accumulator in registers for the whole work item. Per query tile t, transposed, rows are keys:
+// The two consumer warpgroups of a split block share 64 keys: one has the gradient of their values, the other that of
+// the keys, each in registers for the whole work item. For each query tile t (transposed: rows are keys):
 //
-//   gradient of v   issue dV += P(t) dO(t), S(t+1) | wait | P(t+1) from S(t+1), in f32 to the other, in 16 bits kept
-//   gradient of k   issue dK += dS(t) Q(t), dP(t+1) | dS(t) to shared memory | wait | dS(t+1) = P(t+1) (dP(t+1) -
-//   delta)
+//   gradient of v   issue dV += P(t) dO(t), S(t+1) | wait | P(t+1) from S(t+1): f32 to the other, 16 bits kept
+//   gradient of k   issue dK += dS(t) Q(t), dP(t+1) | dS(t) to shared memory | wait | dS(t+1) from P(t+1), dP(t+1)
 //
-// Each waits for its own products: what keeps the tensor cores busy then are those of the other and of the gradient of
-// q.
+// While one waits for its products, those of the other and of the gradient of q keep the tensor cores busy.
 
 #include <cstddef>
 
@@ -20,12 +18,12 @@
 
 namespace rootdk::cuda::hopper {
 
-// Whether a warpgroup has two products under way. With one stage of grad_out its next tile comes late: then neither it
-// nor q may be held longer than its own product takes.
+// Whether a warpgroup has two products in flight. With one stage of grad_out the next tile arrives late: then neither
+// grad_out nor q may be held longer than their products take.
 template <class C>
 inline constexpr bool kOverlap = C::kGradOutStages > 1;
 
-// The weights, and the gradient of v.
+// Computes the weights and the gradient of v.
 template <class C>
 class GradVWarpgroup : BackwardWarpgroup<C> {
   using Base = BackwardWarpgroup<C>;
@@ -105,10 +103,10 @@ class GradVWarpgroup : BackwardWarpgroup<C> {
     grad_out_.advance();
   }
 
-  // The weights of query tile i_, whose rows lie in q_'s stage, for both warpgroups.
+  // Computes the weights of query tile i_, whose rows are in q_'s stage, for both warpgroups.
   __device__ __forceinline__ void scores_to_weights(float (&s)[kBlockQ / 2], bool mask) {
     const std::uint32_t rows = this->row_address(offsetof(Shared, negative_lse), q_.stage);
-    if constexpr (Base::kRich) rich_logits<Element>(s, p_, rich_place());
+    if constexpr (Base::kRich) rich_logits<Element>(s, p_, rich_coordinates());
     const int query = i_ * kBlockQ + 2 * (this->lane() & 3);
     if (mask) {
       const int4 limits = this->mask_limits();
@@ -117,10 +115,10 @@ class GradVWarpgroup : BackwardWarpgroup<C> {
     }
     to_weights(s, Base::kRich ? 1.f : p_.scale_log2, rows);
     if constexpr (Base::kRich) {
-      if (p_.rule.dropout.active()) mark_dropped(s, p_, rich_place(), exchange(offsetof(Exchange, kept)));
+      if (p_.rule.dropout.active()) mark_dropped(s, p_, rich_coordinates(), exchange(offsetof(Exchange, kept)));
     }
     hand_over(s);
-    __syncwarp();  // the rows have been read
+    __syncwarp();  // all lanes have read the rows
     release(offsetof(Shared, q_empty), q_.stage);
     q_.advance();
     if constexpr (Base::kRich) {
@@ -129,7 +127,7 @@ class GradVWarpgroup : BackwardWarpgroup<C> {
     to_operand<Element>(s, weights_);
   }
 
-  __device__ __forceinline__ RichPlace rich_place() const {
+  __device__ __forceinline__ RichCoordinates rich_coordinates() const {
     return {this->this_tile(), this->head_,   i_ * kBlockQ + 2 * (this->lane() & 3),
             this->key(),       this->thread_, i_ * kBlockQ};
   }
@@ -148,10 +146,10 @@ class GradVWarpgroup : BackwardWarpgroup<C> {
   Ring<C::kGradOutStages> grad_out_;
   Ring<1> exchanged_;
   float grad_v_[C::kHeadDim / 2];       // [64 keys, head_dim]
-  std::uint32_t weights_[kBlockQ / 4];  // of the tile at work, as operand
+  std::uint32_t weights_[kBlockQ / 4];  // of the current tile, as operand
 };
 
-// The gradients of scores, and the gradient of k.
+// Computes the gradients of the scores and the gradient of k.
 template <class C>
 class GradKWarpgroup : BackwardWarpgroup<C> {
   using Base = BackwardWarpgroup<C>;
@@ -234,8 +232,9 @@ class GradKWarpgroup : BackwardWarpgroup<C> {
     q_.advance();
   }
 
-  // The gradients of scores of the tile in grad_out_'s stage, as operand. Its q is q_'s, and has landed: the weights
-  // were made of it. Where dropout cannot need it again, grad_out goes before the weights come.
+  // Computes the gradients of the scores of the tile in grad_out_'s stage, as operand. Its q, in q_'s stage, has
+  // arrived: the weights were computed from it. If dropout cannot need grad_out again, it is released before the
+  // weights arrive.
   __device__ __forceinline__ void to_grad_scores(float (&grad_weights)[kBlockQ / 2]) {
     const std::uint32_t delta = this->row_address(offsetof(Shared, delta), grad_out_.stage);
     if constexpr (!Base::kRich) {
@@ -265,13 +264,14 @@ class GradKWarpgroup : BackwardWarpgroup<C> {
   }
 
   __device__ __forceinline__ RichRows rich_rows(std::uint32_t delta) const {
-    const auto place = static_cast<std::uint32_t>((grad_out_.stage * kBlockQ + 2 * (this->lane() & 3)) * sizeof(float));
+    const auto offset =
+        static_cast<std::uint32_t>((grad_out_.stage * kBlockQ + 2 * (this->lane() & 3)) * sizeof(float));
     return {delta, this->row_address(offsetof(Shared, negative_lse), q_.stage),
-            exchange(offsetof(Exchange, grad_entropy)) + place};
+            exchange(offsetof(Exchange, grad_entropy)) + offset};
   }
 
   __device__ __forceinline__ void release_grad_out() {
-    __syncwarp();  // its rows have been read
+    __syncwarp();  // all lanes have read its rows
     release(offsetof(Shared, grad_out_empty), grad_out_.stage);
     grad_out_.advance();
   }
@@ -279,7 +279,7 @@ class GradKWarpgroup : BackwardWarpgroup<C> {
   Ring<C::kGradOutStages> grad_out_;
   Ring<1> exchanged_;
   float grad_k_[C::kHeadDim / 2];           // [64 keys, head_dim]
-  std::uint32_t grad_scores_[kBlockQ / 4];  // of the tile at work, as operand
+  std::uint32_t grad_scores_[kBlockQ / 4];  // of the current tile, as operand
 };
 
 }  // namespace rootdk::cuda::hopper

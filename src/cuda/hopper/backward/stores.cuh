@@ -1,6 +1,6 @@
 #pragma once
 
-// How gradients leave the backward kernels: from f32 accumulators to rows of 16-bit elements.
+// How gradients are stored: from f32 accumulators to rows of 16-bit elements.
 
 #include "cuda/hopper/backward/params.h"
 #include "cuda/hopper/shared/logit_terms.cuh"
@@ -14,8 +14,9 @@ __device__ __forceinline__ Element* row_of(const DeviceTensor& tensor, int entry
          row * tensor.row_stride;
 }
 
-// A 64 x HeadDim accumulator, times a factor, to 16-bit rows. row: of r = 0; rows from `rows` on and columns from
-// `columns` on are left alone. The quad exchanges its parts so that every thread stores 16 contiguous bytes.
+// Stores a 64 x HeadDim accumulator, times a factor, as 16-bit rows. row: the thread's row of r = 0. Rows from `rows`
+// on and columns from `columns` on are not written. The quad exchanges its parts, so that every thread stores 16
+// contiguous bytes.
 template <class Element, int HeadDim>
 __device__ __forceinline__ void store_gradient(const float (&gradient)[HeadDim / 2], float factor, Element* first,
                                                std::int64_t row_stride, int row, int rows, int columns) {
@@ -41,27 +42,27 @@ __device__ __forceinline__ void store_gradient(const float (&gradient)[HeadDim /
 
 template <int N>
 __device__ __forceinline__ bool all_finite(const float (&values)[N]) {
-  float probe[4] = {};  // NaN as soon as one value is not finite
+  float probe[4] = {};  // NaN if any value is not finite
 #pragma unroll
   for (int i = 0; i < N; ++i) probe[i % 4] = fmaf(values[i], 0.f, probe[i % 4]);
   return (probe[0] + probe[1]) + (probe[2] + probe[3]) == 0.f;
 }
 
-// Where a row lies in its tensor.
-struct RowPlace {
+// The index of a row in its tensor.
+struct RowCoordinates {
   int entry, head, row;
 };
 
-// A part of the gradient of q, as thread `thread` of 128 holds it. place: of the tile's first row; rows: of the tile
-// that exist.
+// Stores a part of the gradient of q, as thread `thread` of 128 holds it. first: the tile's first row; rows: how many
+// rows of the tile exist.
 template <class C>
 __device__ __forceinline__ void store_grad_q_part(const float (&gradient)[32], const BackwardParams& p,
-                                                  const RowPlace& place, int rows, int part, int thread) {
+                                                  const RowCoordinates& first, int rows, int part, int thread) {
   using Element = typename C::Element;
   const int column0 = part / C::kRowParts * 64;
   const int row = part % C::kRowParts * 64 + thread / 32 * 16 + (thread & 31) / 4;
   store_gradient<Element, 64>(gradient, p.rule.scale,
-                              row_of<Element>(p.grad_q, place.entry, place.head, place.row) + column0,
+                              row_of<Element>(p.grad_q, first.entry, first.head, first.row) + column0,
                               p.grad_q.row_stride, row, rows, p.rule.head_dim - column0);
 }
 

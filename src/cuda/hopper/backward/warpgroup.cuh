@@ -1,7 +1,7 @@
 #pragma once
 
-// What the consumer warpgroups of the backward kernel have in common: 64 keys each, rows of transposed tiles; where
-// their operands stand, which query tiles they walk over, how gradients leave.
+// The base class of the consumer warpgroups of the backward kernel. Each has 64 keys, the rows of transposed tiles. It
+// knows the addresses of operands, the walk over query tiles, and how gradients are stored.
 
 #include <cstddef>
 
@@ -16,8 +16,8 @@
 
 namespace rootdk::cuda::hopper {
 
-// Registers are scarce: addresses and operands are computed from one base, and the key tile is read again from shared
-// memory where it is needed.
+// To save registers, addresses and operands are computed from one base address, and the description of the key tile is
+// read from shared memory at every use.
 template <class C>
 class BackwardWarpgroup {
  protected:
@@ -28,7 +28,7 @@ class BackwardWarpgroup {
   static constexpr bool kAlibi = C::kVariant == BackwardVariant::alibi;
   static constexpr bool kRich = C::kVariant == BackwardVariant::rich;
 
-  // thread: counts 16 keys a warp.
+  // thread: index among the threads of the tile's keys, 16 keys per warp.
   __device__ __forceinline__ BackwardWarpgroup(Shared& shared, const BackwardParams& params, int thread)
       : p_(params), base_(ptx::shared_address(&shared)), thread_(thread) {}
 
@@ -38,14 +38,14 @@ class BackwardWarpgroup {
   __device__ __forceinline__ int warp_key() const { return thread_ / 32 * 16; }
   __device__ __forceinline__ int key() const { return warp_key() + lane() / 4; }
 
-  // Barriers, and what else is an array of 8-byte words.
+  // The address of a member of shared memory; index counts 8-byte words (barriers).
   __device__ __forceinline__ std::uint32_t at(std::size_t offset, int index = 0) const {
     return base_ + static_cast<std::uint32_t>(offset) + 8 * index;
   }
   __device__ __forceinline__ void release(std::size_t offset, int index = 0) const {
     if (lane() == 0) ptx::mbarrier_arrive(at(offset, index));
   }
-  // A member of the exchange of a split block.
+  // The address of a member of a split block's exchange.
   __device__ __forceinline__ std::uint32_t exchange(std::size_t offset) const {
     return at(offsetof(Shared, exchange)) + static_cast<std::uint32_t>(offset);
   }
@@ -53,7 +53,7 @@ class BackwardWarpgroup {
     return at(offsetof(Shared, tile)) + k_.stage * sizeof(KeyTile);
   }
   __device__ __forceinline__ KeyTile this_tile() const { return read_key_tile(tile_address()); }
-  // Of this thread's first query in an array of rows.
+  // The address of this thread's first query in an array of row terms.
   __device__ __forceinline__ std::uint32_t row_address(std::size_t offset, int stage) const {
     return at(offset) + stage * kBlockQ * sizeof(float) + 2 * (lane() & 3) * sizeof(float);
   }
@@ -89,52 +89,54 @@ class BackwardWarpgroup {
     if constexpr (kAlibi || kRich) head_ = tile.kv_head * p_.rule.group();
     return true;
   }
-  // The keys, and the tile's description, which every lane has read for itself.
+  // Releases the keys and the tile's description. Every lane arrives, because every lane has read the description.
   __device__ __forceinline__ void release_tile() {
     ptx::mbarrier_arrive(at(offsetof(Shared, k_empty), k_.stage));
     k_.advance();
   }
-  // The tiles to walk over, and those that need no mask: KeyTile's second four.
+  // KeyTile's second four members: the walk's end and begin, and the first and last query tile that need no mask.
   __device__ __forceinline__ int4 walk() const {
     return ptx::load_shared_int4(tile_address() + offsetof(KeyTile, end));
   }
-  // Its last four: y is the query tile to begin with, z the first row that sees the first key, w the number of
-  // keys.
+  // KeyTile's fourth four members: y is the query tile to start with, z the first row that sees the first key, w the
+  // number of keys.
   __device__ __forceinline__ int4 mask_limits() const {
     return ptx::load_shared_int4(tile_address() + offsetof(KeyTile, kv_visible));
   }
   __device__ __forceinline__ bool needs_mask(const int4& walk) const { return i_ < walk.z || i_ > walk.w; }
-  // Whether the next tile needs a mask.
+  // Moves to the next query tile; returns whether it needs a mask.
   __device__ __forceinline__ bool next_query_tile() {
     const int4 tiles = walk();
     if constexpr (kAlibi) head_ += i_ == tiles.x;
     i_ = hopper::next_query_tile(i_, tiles.x, tiles.y);
-    if constexpr (kRich) head_ += i_ == mask_limits().y;  // back at the start
+    if constexpr (kRich) head_ += i_ == mask_limits().y;  // the walk is back at its start
     return needs_mask(tiles);
   }
 
-  // What made these two values stays in front of the next wait.
-  __device__ __forceinline__ void order(float a, float b) const { order_point(a, b, at(offsetof(Shared, order_word))); }
+  // Keeps the computation of these two values before the next wait.
+  __device__ __forceinline__ void scheduling_fence(float a, float b) const {
+    hopper::scheduling_fence(a, b, at(offsetof(Shared, fence_word)));
+  }
 
-  // stmatrix: lane l gives row l % 16 of the warp's 16 keys, and 16-byte chunk l / 16 of each 16 queries. The buffers
-  // of grad_scores come and go with those of q.
+  // stmatrix: lane l gives the address of row l % 16 of the warp's 16 keys, and of 16-byte vector l / 16 of each 16
+  // queries. The stages of grad_scores are those of q.
   __device__ __forceinline__ void hand_to_grad_q(const std::uint32_t (&grad_scores)[kBlockQ / 4]) const {
     static_assert(C::kStages == 2);
     ptx::mbarrier_wait(at(offsetof(Shared, grad_scores_empty), q_.stage), q_.parity ^ 1);
     const std::uint32_t row =
         at(offsetof(Shared, grad_scores)) + q_.stage * C::kScoreBytes + (warp_key() + (lane() & 15)) * 128;
-    const std::uint32_t chunk = lane() >> 4, swizzle = lane() & 7;
+    const std::uint32_t vector = lane() >> 4, swizzle = lane() & 7;
 #pragma unroll
     for (int g = 0; g < kBlockQ / 16; ++g) {
-      ptx::stmatrix_x4(row + (g / 4) * C::kScorePanelBytes + (((g % 4) * 2 + chunk) ^ swizzle) * 16, grad_scores[4 * g],
-                       grad_scores[4 * g + 1], grad_scores[4 * g + 2], grad_scores[4 * g + 3]);
+      ptx::stmatrix_x4(row + (g / 4) * C::kScorePanelBytes + (((g % 4) * 2 + vector) ^ swizzle) * 16,
+                       grad_scores[4 * g], grad_scores[4 * g + 1], grad_scores[4 * g + 2], grad_scores[4 * g + 3]);
     }
     ptx::fence_async_shared();
     __syncwarp();
     release(offsetof(Shared, grad_scores_full), q_.stage);
   }
 
-  // The gradient of the keys or the values of the tile.
+  // Stores the gradient of the tile's keys or values.
   __device__ __forceinline__ void store_rows(const float (&gradient)[C::kHeadDim / 2], float factor,
                                              const DeviceTensor& tensor, int columns, const KeyTile& tile) const {
     if (!tensor.data) return;
@@ -143,7 +145,7 @@ class BackwardWarpgroup {
     store_gradient<Element, C::kHeadDim>(gradient, factor, first, tensor.row_stride, tile.key0 + key(), tile.kv_len,
                                          columns);
   }
-  __device__ __forceinline__ void suspect(const KeyTile& tile) const { p_.suspects[key_slot<C>(p_, tile)] = 1; }
+  __device__ __forceinline__ void suspect(const KeyTile& tile) const { p_.suspects[key_tile_index<C>(p_, tile)] = 1; }
 
   const BackwardParams& p_;
   std::uint32_t base_;  // of the shared memory
@@ -153,7 +155,7 @@ class BackwardWarpgroup {
   Ring<C::kStages> q_;
 
   int steps_;  // query tiles still to come, over all heads of the group
-  int i_;      // query tile at work
+  int i_;      // current query tile
   int head_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// attend over the pages of a cache: the decode kernel, with tables that travel from the host.
+// attend() on Hopper: the decode kernels over the pages of a cache. Page tables are uploaded with every call.
 
 #include <algorithm>
 #include <cstring>
@@ -52,7 +52,7 @@ std::string refuse(const AttendCall& call) {
   return refuse_layout({{"q", call.q}, {"k", call.k}, {"v", call.v}, {"out", call.out}});
 }
 
-// The fields that attend shares with attention: one sequence of queries, causal.
+// The call as a ForwardCall of one causal sequence, for make_params().
 ForwardCall as_forward(const AttendCall& call) {
   ForwardCall forward;
   forward.q = call.q;
@@ -75,7 +75,7 @@ std::byte* at(const AttendCall& call, std::size_t offset) {
 }
 
 void upload(const AttendCall& call, const AttendPlan& plan, cudaStream_t stream) {
-  // One block of words, as it will lie in the workspace, up to the queries.
+  // The first part of the workspace, up to the rotated queries, as one array of words.
   std::vector<std::int32_t> words(plan.queries_offset / sizeof(std::int32_t));
   auto* bytes = reinterpret_cast<std::byte*>(words.data());
   std::memcpy(bytes, plan.tiles.data(), plan.tiles.size() * sizeof(CacheTile));
@@ -94,7 +94,7 @@ void launch_tiles(const AttendCall& call, const AttendPlan& plan, ForwardParams&
   const std::int64_t rows = params.query_tiles * call.shape.kv_heads * plan.tile_rows;
   set_partials(params, at(call, plan.partials_offset), rows);
   launch_kernel({.function = plan.kernel.function,
-                 .name = "the Hopper decode kernel over pages",
+                 .name = "the Hopper decode kernel over a cache",
                  .grid = dim3(static_cast<unsigned>(params.query_tiles * call.shape.kv_heads * runs)),
                  .block = dim3(static_cast<unsigned>(plan.kernel.threads)),
                  .shared_bytes = plan.kernel.shared_bytes,

@@ -11,7 +11,7 @@
 namespace rootdk::cuda::hopper {
 namespace {
 
-constexpr std::size_t kPartialsBytes = std::size_t{128} << 20;  // of one launch, where one tile does not need more
+constexpr std::size_t kPartialsBytes = std::size_t{128} << 20;  // of one launch, unless a single tile needs more
 constexpr std::size_t kPartAlignment = 256;
 
 std::size_t align(std::size_t bytes) { return (bytes + kPartAlignment - 1) / kPartAlignment * kPartAlignment; }
@@ -37,7 +37,7 @@ DecodeKernel kernel_of(const AttendCall& call) {
 }
 
 void cut_rows(const AttendCall& call, AttendPlan& plan) {
-  // Whole tokens where one fits into a tile.
+  // A tile has whole tokens, if the heads of one token fit into a tile.
   const std::int64_t group = call.shape.group(), fits = plan.kernel.rows;
   const std::int64_t most = group <= fits ? fits / group * group : fits;
   for (const KvSpan& span : call.spans) {
@@ -65,7 +65,7 @@ void cut_rows(const AttendCall& call, AttendPlan& plan) {
   }
 }
 
-// A tile of keys is one copy where it never crosses a page, and several otherwise: pages hold a multiple of 16 keys, or
+// A key tile is one copy if it never crosses a page, and several copies otherwise. Pages hold a multiple of 16 keys, or
 // the whole sequence.
 int box_keys(const AttendCall& call, int block_kv) {
   const bool one_page = std::all_of(call.spans.begin(), call.spans.end(), [&](const KvSpan& span) {
@@ -74,17 +74,17 @@ int box_keys(const AttendCall& call, int block_kv) {
   return one_page ? block_kv : static_cast<int>(std::gcd<std::int64_t>(call.shape.page_size, block_kv));
 }
 
-// Blocks that walk several chunks fill their ring less often; too few of them leave multiprocessors idle. The bits do
-// not depend on it.
+// Blocks that process several chunks fill their ring less often, but too few blocks leave multiprocessors idle. The
+// bits do not depend on this choice.
 int chunks_together(const AttendPlan& plan, std::int64_t kv_heads) {
-  const std::int64_t slots = kMultiprocessors * plan.kernel.blocks_per_multiprocessor;
+  const std::int64_t resident = kMultiprocessors * plan.kernel.blocks_per_multiprocessor;
   const auto tiles = static_cast<std::int64_t>(plan.tiles.size());
   double best = std::numeric_limits<double>::infinity();
   int chosen = 1;
   for (int together = 1; together <= plan.chunks; ++together) {
     const std::int64_t blocks = tiles * kv_heads * divide_up(plan.chunks, together);
-    const double time =
-        static_cast<double>(divide_up(blocks, slots)) * (together * (kChunkKeys / plan.kernel.block_kv) + kStartTiles);
+    const double time = static_cast<double>(divide_up(blocks, resident)) *
+                        (together * (kChunkKeys / plan.kernel.block_kv) + kStartTiles);
     if (time < best) best = time, chosen = together;
   }
   return chosen;

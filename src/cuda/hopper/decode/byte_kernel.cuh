@@ -1,8 +1,8 @@
 #pragma once
 
-// Few queries against many keys of an 8-bit cache. The rows of a tile meet keys and values that were widened to f16 in
-// registers; scales meet the scores and the weights in f32. Columns of the products may come in any order, so long as
-// both operands agree: a thread takes those that lie next to each other in memory.
+// Decode over an 8-bit cache. Keys and values are widened to f16 in registers; the scales are applied to the scores and
+// to the weights in f32. The order of the summed columns does not matter as long as both operands use the same one, so
+// a thread takes columns that are adjacent in memory.
 
 #include "cuda/hopper/decode/byte_config.h"
 #include "cuda/hopper/decode/byte_producer.cuh"
@@ -68,12 +68,12 @@ class ByteConsumer {
     Scales k_scales, v_scales;
     load_scales(shared_.k_scales[ring_.stage], k_scales);
     load_scales(shared_.v_scales[ring_.stage], v_scales);
-    // Every lane for itself: racecheck does not follow one that arrives for its warp.
+    // Every lane arrives: compute-sanitizer's racecheck does not understand one lane that arrives for its warp.
     ptx::mbarrier_arrive(ptx::shared_address(&shared_.empty[ring_.stage]));
     ring_.advance();
 
     const bool whole = all_see(part_, p_, first_key, first_key + C::kWarpKeys);
-    if (C::kStored == ByteType::e4m3 && !whole) {  // what nobody sees may be NaN
+    if (C::kStored == ByteType::e4m3 && !whole) {  // a value that no row sees may be NaN
       values.keep([&](int key) { return any_sees(part_, p_, first_key + key, first_key + key + 1); });
     }
 #pragma unroll
@@ -104,7 +104,8 @@ class ByteConsumer {
   // The scale of a score, by its index.
   static __device__ __forceinline__ float scale_of(const Scales& scales, int i) { return scales[i / 4 * 2 + i % 2]; }
 
-  // s^T [keys of the warp, 8 rows] of every group of rows: two sums, since products wait for each other.
+  // s^T [keys of the warp, 8 rows] of every group of rows. Two accumulators, because consecutive products into one
+  // accumulator wait for each other.
   __device__ __forceinline__ void multiply_qk(const KeyBytes<C>& keys, Scores (&s)[C::kRowGroups]) const {
 #pragma unroll
     for (int slice = 0; slice < kSlices; ++slice) {
@@ -128,24 +129,24 @@ class ByteConsumer {
     }
   }
 
-  // With every term, and masks. Where the row sees all keys and no term is given the bits are those of a product.
+  // Logits with every term and all masks. Without terms and masks the bits are those of the plain product.
   __device__ __forceinline__ void to_logits(int group, int first_key, Scores& s) const {
     const ThreadRows rows(part_, p_, 8 * group + 2 * (lane_ & 3), 1);
-    const TilePlace tile = rows.place(part_, p_, first_key + lane_ / 4);
+    const TileCoordinates tile = rows.coordinates(part_, p_, first_key + lane_ / 4);
     scores_to_logits<Element, Terms::any>(s, tile, p_);
     mask_unseen(s, part_, p_, tile, first_key, C::kWarpKeys);
   }
 
-  // Logits to weights of the values, in f16. A weight is the exponential of a logit plus the logarithm of the value's
-  // scale, relative to the largest of the row: whatever the magnitudes of the scales, f16 loses nothing that counts.
-  // The sums of the softmax have a maximum of their own.
+  // Logits to the weights that multiply values, in f16. Such a weight is 2^(logit + log2(scale of the value)), relative
+  // to the largest of the row, so that f16 is precise enough whatever the magnitudes of the scales. The sums of the
+  // softmax use a separate maximum, without the scales.
   __device__ __forceinline__ void softmax(int group, const Scales& log2_v_scales, Scores& s,
                                           uint2 (&weights)[kSlices]) {
     constexpr SoftmaxStep kSums{.first = false, .guarded = true, .statistics = true};
     constexpr SoftmaxStep kValues{.first = false, .guarded = true, .statistics = false};
     float scaled[4 * kSlices], maximum[2], negated[2], correction[2];
 #pragma unroll
-    for (int i = 0; i < 4 * kSlices; ++i) {  // a key that is not seen may have the scale NaN
+    for (int i = 0; i < 4 * kSlices; ++i) {  // a key that is not visible may have the scale NaN
       scaled[i] = s.of[i] == -INFINITY ? -INFINITY : s.of[i] + scale_of(log2_v_scales, i);
     }
     row_maxima<2>(s.of, maximum);
@@ -182,12 +183,13 @@ class ByteConsumer {
     }
   }
 
-  // --- the end of a part: the warps meet ---------------------------------------------------------------------------
+  // --- the end of a part: the warps merge their results
+  // ---------------------------------------------------------------------------
 
   static __device__ __forceinline__ void meet() { ptx::named_barrier_sync(1, C::kConsumerThreads); }
 
   __device__ __forceinline__ void end_part(int index) {
-    meet();  // all have read the sums of the part before
+    meet();  // all warps have read the sums of the previous part
 #pragma unroll
     for (int group = 0; group < C::kRowGroups; ++group) {
 #pragma unroll
@@ -212,7 +214,8 @@ class ByteConsumer {
 
   __device__ __forceinline__ int own_row(int group, int r) const { return 8 * group + 2 * (lane_ & 3) + r; }
 
-  // From the largest weight of the warp to the largest logit of the part. A row that saw nothing has no output.
+  // Adds this warp's output, rescaled from the warp's largest weight to the part's largest logit. A row that saw no key
+  // has no output.
   __device__ __forceinline__ void add_output(bool first) {
 #pragma unroll
     for (int group = 0; group < C::kRowGroups; ++group) {
@@ -246,12 +249,12 @@ class ByteConsumer {
   }
 
   __device__ __forceinline__ float joint_output(int row, int column) const {
-    const auto [block, g, which] = ValueBytes<C>::place_of(column);
+    const auto [block, g, which] = ValueBytes<C>::output_column(column);
     const float4& own = shared_.out[row / 8 * C::kOutputBlocks + block][4 * g + row % 8 / 2];
     return reinterpret_cast<const float*>(&own)[2 * which + row % 2];
   }
 
-  // Calls body(row, column) for the thread's share of the output.
+  // Calls body(row, column) for the elements of the output that this thread stores.
   template <class Body>
   __device__ __forceinline__ void for_each_output(Body body) const {
     const int count = part_.rows * p_.value_dim;
@@ -277,11 +280,11 @@ class ByteConsumer {
       return row_result(joint_sums(row), sink_of(p_, row_in(part_, p_, row).head));
     };
     if (const int row = static_cast<int>(threadIdx.x); row < part_.rows) {
-      const RowPlace at = row_in(part_, p_, row);
+      const QueryHead at = row_in(part_, p_, row);
       store_row_results(p_, result_of(row), part_.batch, at.head, part_.row + at.query);
     }
     for_each_output([&](int row, int column) {
-      const RowPlace at = row_in(part_, p_, row);
+      const QueryHead at = row_in(part_, p_, row);
       output_row<Element>(p_, part_.batch, at.head, part_.row + at.query)[column] =
           static_cast<Element>(joint_output(row, column) * result_of(row).factor);
     });
@@ -305,14 +308,15 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerMultiprocessor)
                        const __grid_constant__ CacheKeys cache) {
   extern __shared__ __align__(kSharedAlignment) std::uint8_t dynamic_shared[];
   auto& shared = *reinterpret_cast<ByteDecodeStorage<C>*>(dynamic_shared);
-  ptx::allow_next_kernel();         // the merge waits for our end by itself
-  ptx::wait_for_previous_kernel();  // which brings the tables
+  ptx::allow_next_kernel();         // the merge kernel waits for the end of this one
+  ptx::wait_for_previous_kernel();  // it uploads the page tables
   if (threadIdx.x == C::kConsumerThreads) {
     shared.part = decode_part<C>(params, cache);
     ptx::tma_prefetch_map(&maps.k);
     ptx::tma_prefetch_map(&maps.v);
     for (int i = 0; i < C::kStages; ++i) {
-      ptx::mbarrier_init(ptx::shared_address(&shared.full[i]), 1 + 32);  // the boxes, and the scales of every lane
+      ptx::mbarrier_init(ptx::shared_address(&shared.full[i]),
+                         1 + 32);  // one arrival for the boxes, and one per lane for its scales
       ptx::mbarrier_init(ptx::shared_address(&shared.empty[i]), C::kConsumerThreads);
     }
     ptx::mbarrier_init_fence();
@@ -337,7 +341,7 @@ DecodeKernel describe_byte_decode() {
           .shared_bytes = static_cast<int>(sizeof(ByteDecodeStorage<C>))};
 }
 
-// Eight rows a tile, or as many as the registers hold twice on a multiprocessor.
+// Eight rows per tile, or as many as the registers allow with two blocks per multiprocessor.
 template <class Element, int HeadDim>
 DecodeKernel describe_byte_decode(ByteType stored, bool many_rows) {
   constexpr int kMany = HeadDim == 256 ? 1 : 2;

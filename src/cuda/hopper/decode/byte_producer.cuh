@@ -1,6 +1,6 @@
 #pragma once
 
-// Brings keys, values and their scales from the pages of an 8-bit cache.
+// The producer warp of decode over an 8-bit cache: loads keys, values and their scales.
 
 #include "cuda/hopper/decode/byte_config.h"
 #include "cuda/hopper/decode/producer.cuh"
@@ -8,7 +8,6 @@
 
 namespace rootdk::cuda::hopper {
 
-// One warp.
 template <class C>
 class ByteProducer {
  public:
@@ -34,7 +33,7 @@ class ByteProducer {
     ring_.advance();
   }
 
-  // Past the end of the sequence memory may hold anything, and there is no page: the scale is 0.
+  // Past the end of the sequence there is no page, and memory may hold anything: the scale is 0.
   __device__ __forceinline__ void load_scales(int j) const {
 #pragma unroll
     for (int first = 0; first < C::kBlockKv; first += 32) {

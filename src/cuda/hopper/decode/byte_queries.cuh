@@ -12,14 +12,14 @@
 
 namespace rootdk::cuda::hopper {
 
-// bf16 has a range that f16 lacks: each row is divided by a power of two near its largest number, which is exact, and
-// unit() gives it back to the scores.
+// The range of bf16 is wider than that of f16. So each row is divided by a power of two near its largest number, which
+// is exact, and the scores are multiplied by it again: units().
 template <class C>
 class ByteQueries {
  public:
   using Element = typename C::Element;
 
-  // All consumers together.
+  // Called by all consumers together.
   __device__ __forceinline__ ByteQueries(ByteDecodeStorage<C>& shared, const ForwardParams& p) : shared_(shared) {
     const int lane = static_cast<int>(threadIdx.x) & 31;
 #pragma unroll
@@ -27,7 +27,7 @@ class ByteQueries {
       const int row = min(8 * group + lane / 4, shared.part.rows - 1);
       const Element* from = query_row<Element>(p, shared.part, row_in(shared.part, p, row));
       const float unit = std::is_same_v<Element, __half> ? 1.f : row_unit(from, p.head_dim);
-      // The scores of this thread are those of the rows 2 (lane % 4) and one more.
+      // This thread's scores belong to the rows 2 (lane % 4) and 2 (lane % 4) + 1.
       units_[group][0] = __shfl_sync(0xffffffffu, unit, 8 * (lane & 3));
       units_[group][1] = __shfl_sync(0xffffffffu, unit, 8 * (lane & 3) + 4);
 #pragma unroll
@@ -47,7 +47,7 @@ class ByteQueries {
     if constexpr (C::kQueriesInRegisters) return operands_[step];
     return shared_.q[group * C::kScoreSteps + step][threadIdx.x & 31];
   }
-  // Of the two rows of this thread.
+  // Of this thread's two rows.
   __device__ __forceinline__ const float (&units(int group) const)[2] { return units_[group]; }
 
  private:

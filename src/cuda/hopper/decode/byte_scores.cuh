@@ -1,7 +1,7 @@
 #pragma once
 
-// Scores in the accumulator layout of s^T: thread t of quad g has the rows 2 t and 2 t + 1 of eight, and of every
-// sixteen keys the keys g and g + 8.
+// Scores in the accumulator layout of s^T: thread t of quad g has the rows 2 t and 2 t + 1 of eight, and the keys g and
+// g + 8 of every sixteen.
 
 #include "cuda/hopper/shared/logit_terms.cuh"
 
@@ -24,7 +24,7 @@ constexpr int last_offset(const KeyScores<N>&) {
   return 4 * N - 8;
 }
 
-// Over the threads that share the rows.
+// Reductions over the threads that share the rows.
 __device__ __forceinline__ float column_max(float x) {
 #pragma unroll
   for (int step = 4; step < 32; step *= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));

@@ -1,6 +1,6 @@
 #pragma once
 
-// What a thread has of a tile of bytes: which keys and columns, and how they become operands of the products.
+// Which keys and columns of an 8-bit tile a thread loads, and how they become operands of the products.
 
 #include "cuda/hopper/decode/byte_config.h"
 #include "cuda/hopper/decode/byte_widen.cuh"
@@ -8,22 +8,23 @@
 
 namespace rootdk::cuda::hopper {
 
-// Sixteen bytes of a row of a panel, under the copy engine's swizzle: rows of 128 bytes permute their sixteenths by the
-// row, rows of 64 bytes by half of it.
+// The address of a 16-byte vector of a panel's row, under the copy engine's swizzle: the vector index is XORed with the
+// row (rows of 128 bytes) or with half the row (rows of 64 bytes).
 template <class C>
 __device__ __forceinline__ std::uint32_t sixteen_bytes(std::uint32_t panel, int row, int sixteenth) {
   const int swizzled = C::kPanelColumns == 128 ? sixteenth ^ (row & 7) : sixteenth ^ (row / 2 & 3);
   return panel + row * C::kPanelColumns + 16 * swizzled;
 }
 
-// The columns of a thread in the products with keys: of each panel its quarter, t = lane % 4, four for each step.
+// The first of the four columns that a thread multiplies in a step of the products with keys: thread t = lane % 4 has
+// quarter t of each panel.
 template <class C>
 __device__ __forceinline__ int query_column(int step) {
   constexpr int kSteps = C::kPanelColumns / 16;  // of a panel
   return step / kSteps * C::kPanelColumns + static_cast<int>(threadIdx.x & 3) * 4 * kSteps + step % kSteps * 4;
 }
 
-// Keys lane / 4 + 8 i of the warp's: operand a of s^T = k q^T.
+// The thread's keys, lane / 4 + 8 i of the warp's: operand a of s^T = k q^T.
 template <class C>
 class KeyBytes {
  public:
@@ -34,19 +35,19 @@ class KeyBytes {
     for (int i = 0; i < C::kWarpKeys / 8; ++i) {
       const int key = first_key + 8 * i + lane / 4;
 #pragma unroll
-      for (int piece = 0; piece < C::kPanels * kSixteenths; ++piece) {
-        const std::uint32_t panel = ptx::shared_address(tile) + piece / kSixteenths * C::kPanelBytes;
+      for (int vector = 0; vector < C::kPanels * kSixteenths; ++vector) {
+        const std::uint32_t panel = ptx::shared_address(tile) + vector / kSixteenths * C::kPanelBytes;
         const int4 bytes =
-            ptx::load_shared_int4(sixteen_bytes<C>(panel, key, (lane & 3) * kSixteenths + piece % kSixteenths));
-        words_[i][4 * piece] = bytes.x;
-        words_[i][4 * piece + 1] = bytes.y;
-        words_[i][4 * piece + 2] = bytes.z;
-        words_[i][4 * piece + 3] = bytes.w;
+            ptx::load_shared_int4(sixteen_bytes<C>(panel, key, (lane & 3) * kSixteenths + vector % kSixteenths));
+        words_[i][4 * vector] = bytes.x;
+        words_[i][4 * vector + 1] = bytes.y;
+        words_[i][4 * vector + 2] = bytes.z;
+        words_[i][4 * vector + 3] = bytes.w;
       }
     }
   }
 
-  // For sixteen keys and four columns, which are query_column().
+  // The operand of sixteen keys and the four columns from query_column() on.
   __device__ __forceinline__ uint4 operand(int slice, int step) const {
     const uint2 upper = widen<C::kStored>(words_[2 * slice][step]),
                 lower = widen<C::kStored>(words_[2 * slice + 1][step]);
@@ -57,8 +58,9 @@ class KeyBytes {
   std::uint32_t words_[C::kWarpKeys / 8][C::kScoreSteps];
 };
 
-// Keys 2 t, 2 t + 1, 2 t + 8 and 2 t + 9 of every sixteen, t = lane % 4; of each panel an eighth of the columns, that
-// of g = lane / 4: operand a of o^T += v^T weights^T. Two neighbouring columns of every thread make a block of sixteen.
+// The thread's values: operand a of o^T += v^T weights^T. With t = lane % 4 and g = lane / 4 it has the keys 2 t, 2 t +
+// 1, 2 t + 8 and 2 t + 9 of every sixteen, and eighth g of each panel's columns. Two adjacent columns of every thread
+// make a block of sixteen.
 template <class C>
 class ValueBytes {
  public:
@@ -85,7 +87,7 @@ class ValueBytes {
     }
   }
 
-  // Values of other keys become 0. `seen` is asked about keys of the warp.
+  // Sets the values of keys that are not seen to 0. `seen` takes an index among the warp's keys.
   template <class Seen>
   __device__ __forceinline__ void keep(Seen seen) {
 #pragma unroll
@@ -96,7 +98,7 @@ class ValueBytes {
     }
   }
 
-  // For sixteen keys and a block of columns: bytes of two keys are paired first.
+  // The operand of sixteen keys and a block of columns. The bytes of two keys are paired first.
   __device__ __forceinline__ uint4 operand(int slice, int block) const {
     const int word = block / 2;
     const std::uint32_t selector = block % 2 ? 0x7362 : 0x5140;
@@ -106,11 +108,11 @@ class ValueBytes {
     return make_uint4(low.x, low.y, high.x, high.y);
   }
 
-  // Where a column of the output is: in which block, in the accumulators of which g, as which of its two.
-  struct Place {
+  // Which accumulator holds a column of the output: the block, the g of its threads, and which of their two columns.
+  struct OutputColumn {
     int block, g, which;
   };
-  static __device__ __forceinline__ Place place_of(int column) {
+  static __device__ __forceinline__ OutputColumn output_column(int column) {
     const int panel = column / C::kPanelColumns, in_panel = column % C::kPanelColumns;
     return {(panel * kColumns + in_panel % kColumns) / 2, in_panel / kColumns, in_panel % 2};
   }

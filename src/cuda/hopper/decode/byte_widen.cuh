@@ -11,11 +11,11 @@
 
 namespace rootdk::cuda::hopper {
 
-// Four bytes to two pairs: x has the lower two bytes.
+// Four bytes to two pairs of f16; x has the lower two bytes.
 template <ByteType Stored>
 __device__ __forceinline__ uint2 widen(std::uint32_t bytes) {
   if constexpr (Stored == ByteType::int8) {
-    // 1024 + (byte + 128), whose last bits are the byte, less 1152.
+    // The f16 number 1024 + (byte + 128) has the byte in its last bits; subtracting 1152 leaves the byte's value.
     constexpr std::uint32_t kOne = 0x3C003C00, kMinus1152 = 0xE480E480, kExponent = 0x64646464;
     bytes ^= 0x80808080;
     return make_uint2(ptx::fma_pair<__half>(__byte_perm(bytes, kExponent, 0x4140), kOne, kMinus1152),

@@ -25,14 +25,15 @@ DecodeKernel kernel_of(int head_dim) {
   }
 }
 
-// The split with the shortest time: waves of blocks times the tiles each walks, with what starting and merging cost.
+// Picks the split with the shortest estimated time: waves of blocks, times the key tiles of a block, plus the cost of
+// starting blocks and of merging parts.
 void choose_split(DecodeChoice& choice, std::int64_t heads, std::int64_t tiles) {
-  const std::int64_t slots = kMultiprocessors * choice.kernel.blocks_per_multiprocessor;
+  const std::int64_t resident = kMultiprocessors * choice.kernel.blocks_per_multiprocessor;
   double best = std::numeric_limits<double>::infinity();
   for (std::int64_t splits = 1; splits <= std::min<std::int64_t>(tiles, kMaxSplits); ++splits) {
     const std::int64_t part = divide_up(tiles, splits), parts = divide_up(tiles, part);
     const double time =
-        static_cast<double>(divide_up(heads * parts, slots)) * (static_cast<double>(part) + kStartTiles) +
+        static_cast<double>(divide_up(heads * parts, resident)) * (static_cast<double>(part) + kStartTiles) +
         kMergeTiles * static_cast<double>(parts > 1 ? parts : 0);
     if (time >= best) continue;
     best = time;

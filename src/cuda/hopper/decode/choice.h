@@ -27,7 +27,7 @@ bool is_decode(const ForwardCall& call);
 // The call must be decode.
 DecodeChoice choose_decode(const ForwardCall& call);
 
-// What the model of a schedule's time knows. Filling the ring of a block costs as much as so many key tiles:
+// Constants of the time estimates. Filling the ring of a block costs as much as this many key tiles:
 inline constexpr double kStartTiles = 3;
 inline constexpr std::int64_t kMultiprocessors = 132;  // of a full Hopper: a constant, so that choices depend on shapes
 

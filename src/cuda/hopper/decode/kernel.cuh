@@ -1,9 +1,9 @@
 #pragma once
 
-// Few queries against many keys. The heads of a group, and all their queries, are the rows of one tile, so that each
-// key and value is read once. A block walks one part of the keys of one key head, or of a cache several parts; where
-// there are more, each leaves its sums and its unnormalised output in the workspace, and merge_kernel joins them in
-// order.
+// Decode: few queries against many keys. The heads of a group, and all their queries, are the rows of one tile, so that
+// each key and value is loaded once. A block processes one part of the keys of one key head; over a cache, one or more
+// chunks. If a row has several parts, each part's sums and unnormalised output go to the workspace, and merge_kernel
+// merges them in order. README.md in this folder walks through the stages.
 
 #include "cuda/hopper/decode/config.h"
 #include "cuda/hopper/decode/merge.cuh"
@@ -59,12 +59,12 @@ class DecodeConsumer {
     for (int i = 0; i < C::kHeadDim / 2; ++i) o_[i] = 0.f;
   }
 
-  // The rows of the tile, gathered from their heads into the swizzled layout that the products read.
+  // Gathers the rows of the tile from their heads, in the swizzled layout that the products need.
   __device__ __forceinline__ void load_queries() {
     const std::uint32_t buffer = ptx::shared_address(shared_.q);
 #pragma unroll 1
-    for (int chunk = threadIdx.x; chunk < C::kBlockQ * C::kPanels * 8; chunk += C::kConsumerThreads) {
-      const int row = chunk / (C::kPanels * 8), column = chunk % (C::kPanels * 8) * 8;
+    for (int vector = threadIdx.x; vector < C::kBlockQ * C::kPanels * 8; vector += C::kConsumerThreads) {
+      const int row = vector / (C::kPanels * 8), column = vector % (C::kPanels * 8) * 8;
       int4 values = make_int4(0, 0, 0, 0);
       if (row < part_.rows && column < p_.head_dim) {
         values = *reinterpret_cast<const int4*>(query_row<Element>(p_, part_, row_in(part_, p_, row)) + column);
@@ -105,14 +105,14 @@ class DecodeConsumer {
     ring_.advance();
   }
 
-  // A warp has read what it reads of a tile.
+  // This warp is done with a tile.
   __device__ __forceinline__ void release(std::uint64_t& empty) const {
     if (lane_ == 0) ptx::mbarrier_arrive(ptx::shared_address(&empty));
   }
 
   __device__ __forceinline__ void softmax(int j) {
     constexpr SoftmaxStep kStep{.first = false, .guarded = true, .statistics = true};
-    const TilePlace tile = rows_.place(part_, p_, j * kBlockKv + column());
+    const TileCoordinates tile = rows_.coordinates(part_, p_, j * kBlockKv + column());
     scores_to_logits<Element, Terms::any>(s_, tile, p_);
     mask_unseen(s_, part_, p_, tile, j * kBlockKv, kBlockKv);
     float maximum[2], negated[2], correction[2];
@@ -124,17 +124,17 @@ class DecodeConsumer {
     for (int i = 0; i < C::kHeadDim / 2; ++i) o_[i] *= correction[i / 2 % 2];
   }
 
-  // Values that no row sees may be anything, and 0 times NaN is NaN.
+  // Values that no row sees may be NaN, and 0 times NaN is NaN: they are set to 0.
   __device__ __forceinline__ void clear_unseen(int j) {
     if (all_see(part_, p_, j * kBlockKv, (j + 1) * kBlockKv)) return;
     const std::uint32_t buffer = ptx::shared_address(shared_.v[ring_.stage]);
 #pragma unroll 1
-    for (int chunk = threadIdx.x; chunk < 8 * kBlockKv; chunk += C::kConsumerThreads) {
-      const int key = j * kBlockKv + chunk / 8;
+    for (int vector = threadIdx.x; vector < 8 * kBlockKv; vector += C::kConsumerThreads) {
+      const int key = j * kBlockKv + vector / 8;
       if (any_sees(part_, p_, key, key + 1)) continue;
 #pragma unroll 1
       for (int panel = 0; panel < C::kPanels; ++panel) {
-        ptx::store_shared(buffer + panel * C::kKvPanelBytes + 16 * chunk, make_int4(0, 0, 0, 0));
+        ptx::store_shared(buffer + panel * C::kKvPanelBytes + 16 * vector, make_int4(0, 0, 0, 0));
       }
     }
     ptx::fence_async_shared();
@@ -145,7 +145,7 @@ class DecodeConsumer {
     return {state_.m[r], quad_sum(state_.l[r]), quad_sum(state_.a[r]), quad_sum(state_.b[r])};
   }
 
-  // Sums and unnormalised output of one part. A part of which the row saw nothing has no output.
+  // Stores the sums and the unnormalised output of one part. If the row saw none of its keys, there is no output.
   __device__ __forceinline__ void store_part(int index) const {
     const std::int64_t first = partial_rows(p_, index, part_.tile, part_.kv_head);
 #pragma unroll
@@ -171,7 +171,7 @@ class DecodeConsumer {
     for (int r = 0; r < 2; ++r) {
       const RowSums sums = row_sums(r);
       if (!rows_.exists(part_, r)) continue;
-      const RowPlace at = rows_.at[r];
+      const QueryHead at = rows_.at[r];
       const RowResult result = row_result(sums, sink_of(p_, at.head));
       const int row = part_.row + at.query;
       if ((lane_ & 3) == 0) store_row_results(p_, result, part_.batch, at.head, row);
@@ -188,14 +188,14 @@ class DecodeConsumer {
     }
   }
 
-  // Of the accumulators: what this thread has of a group of eight.
+  // This thread's first column in each group of eight accumulator columns.
   __device__ __forceinline__ int column() const { return 2 * (lane_ & 3); }
 
   DecodeStorage<C>& shared_;
   const ForwardParams& p_;
   const DecodePart& part_;
   const int lane_;
-  const bool idle_;  // no row of this warp exists: it takes part in the products, on numbers that nobody reads
+  const bool idle_;  // no row of this warp exists: it only takes part in the products, whose results are unused
   const ThreadRows rows_;
   Ring<C::kStages> ring_;
   RowState state_;
@@ -223,8 +223,8 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerMultiprocessor)
   extern __shared__ __align__(kSharedAlignment) std::uint8_t dynamic_shared[];
   auto& shared = *reinterpret_cast<DecodeStorage<C>*>(dynamic_shared);
   const DecodePart& part = shared.part;
-  ptx::allow_next_kernel();                         // the merge waits for our end by itself
-  if (C::kCached) ptx::wait_for_previous_kernel();  // which brings the tables
+  ptx::allow_next_kernel();                         // the merge kernel waits for the end of this one
+  if (C::kCached) ptx::wait_for_previous_kernel();  // it uploads the page tables
   if (threadIdx.x == C::kConsumerThreads) {
     shared.part = decode_part<C>(params, cache);
     ptx::tma_prefetch_map(&maps.k);

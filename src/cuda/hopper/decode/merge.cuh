@@ -1,6 +1,6 @@
 #pragma once
 
-// Joins the parts of the keys that decode left in the workspace.
+// Merges the partial results of decode, one per part of the keys, from the workspace.
 
 #include "cuda/hopper/decode/config.h"
 #include "cuda/hopper/shared/row_results.cuh"
@@ -8,8 +8,8 @@
 
 namespace rootdk::cuda::hopper {
 
-// Adds the sums of a part, whose maximum is at most that of `sums`. Returns the factor of its output: 0 where it saw no
-// key, and left no output.
+// Adds the sums of a part, whose maximum is at most that of `sums`. Returns the factor of the part's output: 0 if the
+// row saw no key of the part, which then has no output.
 __device__ __forceinline__ float join(RowSums& sums, const float4& part) {
   const bool empty = part.y == 0.f;
   const float shift = empty ? 0.f : part.x - sums.m, share = empty ? 0.f : ptx::exp2_approximate(shift);
@@ -19,7 +19,7 @@ __device__ __forceinline__ float join(RowSums& sums, const float4& part) {
   return share;
 }
 
-// The reduction of x over the block, in a fixed order; every thread gets it.
+// Reduces x over the block in a fixed order; every thread gets the result.
 template <class Join>
 __device__ __forceinline__ float block_reduce(float x, float (&exchanged)[kDecodeMergeThreads / 32], Join join) {
 #pragma unroll
@@ -33,8 +33,8 @@ __device__ __forceinline__ float block_reduce(float x, float (&exchanged)[kDecod
   return x;
 }
 
-// Joins the parts of every row, a block a row: first the share of each part, then the outputs, where warp w takes the
-// parts w, w + 8, ... of each round and the sums of the warps are added in order.
+// Merges the parts of every row, one block per row. First each part's share is computed, then the outputs are added:
+// warp w takes the parts w, w + 8, ... of each round, and the sums of the warps are added in order.
 template <class Element>
 __global__ void __launch_bounds__(kDecodeMergeThreads)
     merge_kernel(const __grid_constant__ ForwardParams p, const __grid_constant__ CacheKeys cache) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// What one block of decode works on: some rows, and which keys they see.
+// The work of one decode block: which rows, and which keys they see.
 
 #include "cuda/hopper/decode/config.h"
 #include "cuda/hopper/shared/work_tiles.cuh"
@@ -17,13 +17,14 @@ __device__ __forceinline__ bool keeps(const DecodePart& part, const ForwardParam
   const bool evicted = key >= part.evicted_begin && key < part.evicted_end;
   return key < keys_end(part, p, i) && !hidden && !evicted;
 }
-// Does any row see a key of [begin, end)? The first row's window hides least, the last row's keys reach farthest.
+// Whether any row sees a key of [begin, end). The window of the first row hides the fewest keys, and the keys of the
+// last row reach the farthest.
 __device__ __forceinline__ bool any_sees(const DecodePart& part, const ForwardParams& p, int begin, int end) {
   const bool hidden = begin >= part.keeps_first && end <= part.position - p.left;
   const bool evicted = begin >= part.evicted_begin && end <= part.evicted_end;
   return begin < keys_end(part, p, part.position + part.tokens - 1) && !hidden && !evicted;
 }
-// Do all rows see all of them?
+// Whether all rows see all of them.
 __device__ __forceinline__ bool all_see(const DecodePart& part, const ForwardParams& p, int begin, int end) {
   const bool hidden = begin < part.position + part.tokens - 1 - p.left && end > part.keeps_first;
   const bool evicted = begin < part.evicted_end && end > part.evicted_begin;
@@ -67,8 +68,8 @@ __device__ __forceinline__ DecodePart decode_part(const ForwardParams& p, const 
   return part;
 }
 
-// Calls body(part, j) for every key tile that some row sees, in order. Producer and consumers walk alike; `begin`
-// and `end` are called around each part.
+// Calls body(j) for every key tile j that some row sees, in order, and begin(part) and end(part) around each part.
+// Producer and consumers use the same loop, so that they agree on which tiles pass through the ring.
 template <class C, class Begin, class Body, class End>
 __device__ __forceinline__ void walk_parts(const DecodePart& part, const ForwardParams& p, Begin begin, Body body,
                                            End end) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// What fills shared memory in decode: one warp that brings tiles.
+// The producer warp of decode: loads key and value tiles into shared memory.
 
 #include "cuda/hopper/decode/part.cuh"
 #include "cuda/hopper/shared/ring.cuh"
@@ -10,7 +10,7 @@
 
 namespace rootdk::cuda::hopper {
 
-// From a contiguous tensor a tile is a box. One thread.
+// Keys and values in a tensor: a tile is one box. Called by one thread.
 template <class C>
 __device__ __forceinline__ void load_tensor(DecodeStorage<C>& shared, const ForwardMaps& maps, const ForwardParams& p,
                                             const DecodePart& part) {
@@ -37,8 +37,8 @@ __device__ __forceinline__ void load_tensor(DecodeStorage<C>& shared, const Forw
       nothing);
 }
 
-// The pages of a chunk, spread over a warp: lane l has the page of the chunk's piece l. The next chunk's are on their
-// way while this one is at work.
+// The pages of a chunk, spread over a warp: lane l holds the page of keys [16 l, 16 l + 16) of the chunk. The pages of
+// the next chunk are loaded while this one is processed.
 class ChunkPages {
  public:
   __device__ __forceinline__ ChunkPages(const DecodePart& part, const CacheKeys& cache) : part_(part), cache_(cache) {
@@ -48,9 +48,9 @@ class ChunkPages {
     page_ = next_;
     next_ = read(chunk + 1);
   }
-  // Of this lane; -1: evicted, or past the end of the sequence.
+  // This lane's page; -1: evicted, or past the end of the sequence.
   __device__ __forceinline__ int own() const { return page_; }
-  // Of any key of the chunk; all lanes ask together.
+  // The page of a key of the chunk. All lanes call it together.
   __device__ __forceinline__ int of(int key) const {
     return __shfl_sync(0xffffffffu, page_, key % kChunkKeys / kKeysPerLane);
   }
@@ -66,13 +66,13 @@ class ChunkPages {
   int page_ = -1, next_ = -1;
 };
 
-// How a tile of a cache lies in shared memory: panels of so many columns, each row by row.
+// The layout of a cache's tile in shared memory: panels of `columns` columns, each stored row by row.
 struct PanelLayout {
   int panels, columns, row_bytes;
 };
 
-// From pages a tile is several boxes: each lane brings the one that begins at its piece. A page of -1 lies outside the
-// tensor, and zeros arrive. One warp.
+// Keys and values in pages: a tile is several boxes, and each lane loads the box that begins at its 16 keys. A page of
+// -1 lies outside the tensor, so zeros arrive. Called by one warp.
 template <class C, PanelLayout Layout>
 __device__ __forceinline__ void load_boxes(const CUtensorMap& map, std::uint8_t* buffer, std::uint64_t& full,
                                            const CacheKeys& cache, const ChunkPages& chunk, int kv_head, int j) {
@@ -88,7 +88,7 @@ __device__ __forceinline__ void load_boxes(const CUtensorMap& map, std::uint8_t*
   }
 }
 
-// Waits until a buffer is free, and says how many bytes will come. One warp.
+// Waits until a buffer is free, then announces how many bytes will arrive. Called by one warp.
 __device__ __forceinline__ void announce(std::uint64_t& full, std::uint64_t& empty, std::uint32_t parity, int bytes) {
   ptx::mbarrier_wait(ptx::shared_address(&empty), parity ^ 1);
   if ((threadIdx.x & 31) == 0) ptx::mbarrier_expect_bytes(ptx::shared_address(&full), bytes);

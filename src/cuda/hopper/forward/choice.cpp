@@ -39,7 +39,7 @@ std::string refuse_shape(const ForwardCall& call) {
   return {};
 }
 
-// The leanest variant that knows every term of the call; statistics come on top.
+// The fastest variant that supports every term of the call, statistics aside.
 Variant variant_of_terms(const ForwardCall& call) {
   const AttentionParams& p = call.params;
   const bool others = p.mask.defined() || p.bias.defined() || p.relative_table.defined() ||
@@ -55,7 +55,8 @@ bool is_ranged(const ForwardCall& call) {
   return p.causal || p.window_left >= 0 || p.window_right >= 0 || p.kv_lengths.defined() || call.shape.packed;
 }
 
-// Up to here a tile for short rows pays: with a second query stage, or with fewer keys past the end in its last tile.
+// Up to this many keys the tile shape for short rows is faster: it has a second query stage, or fewer keys past the end
+// in its last tile.
 constexpr std::int64_t short_row(int head_dim) { return head_dim == 256 ? 512 : 1024; }
 
 Variant choose_variant(const ForwardCall& call, int head_dim) {

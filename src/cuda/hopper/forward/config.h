@@ -8,12 +8,12 @@
 
 namespace rootdk::cuda::hopper {
 
-// The variants of the one kernel. All know grouped heads, sinks and lse, max_logit, max_weight.
+// The variants of the one kernel. All support grouped heads, sinks, lse, max_logit and max_weight.
 enum class Variant : std::int32_t {
-  full,          // every row sees every key: no mask code but in the last tile
+  full,          // every row sees every key: mask code in the last key tile only
   full_sampled,  // full, with entropy and sum_p2 of the sampled query tiles
   ranged,        // each row sees a range of keys: causal, window, key lengths, packed sequences
-  brief,         // the same with a tile for short rows
+  brief,         // ranged, with a tile shape for short rows
   sampled,       // ranged, with entropy and sum_p2 of the sampled query tiles
   softcap,       // ranged, with a softcap
   alibi,         // ranged, with ALiBi and no key to the right of its query
@@ -23,7 +23,7 @@ enum class Variant : std::int32_t {
 struct TileShape {
   int block_kv = 0;   // keys of a tile
   int consumers = 0;  // warpgroups of 64 query rows each
-  int q_stages = 0;   // query tiles in shared memory; 1: the next one loads when the last product has read this one
+  int q_stages = 0;   // query tiles in shared memory; 1: the next tile loads after the last product with this one
   Tuning tuning;
 };
 
@@ -80,10 +80,10 @@ struct ForwardConfig {
   static constexpr int kThreads = 128 * (kConsumers + 1);
   static constexpr int kQStages = kShape.q_stages;
   static constexpr int kStages = 2;
-  // A tile is needed for longer than its queries: until it is stored.
-  static constexpr int kTileSlots = kQStages == 1 ? 3 : 2 * kQStages;
+  // The description of a tile is needed for longer than its queries: until its output is stored.
+  static constexpr int kTileBuffers = kQStages == 1 ? 3 : 2 * kQStages;
 
-  // The output leaves through the memory of its queries, where the next tile's have memory of their own.
+  // The output is staged in the shared memory of its queries, if the next tile's queries have another stage.
   static constexpr bool kStagedOutput = kQStages > 1;
 
   // A tile is stored as panels of 64 columns, that is 128 bytes, under the copy engine's 128-byte swizzle.
@@ -103,11 +103,11 @@ struct SharedStorage {
   alignas(1024) std::uint8_t q[C::kQStages][C::kQBytes];
   alignas(1024) std::uint8_t k[C::kStages][C::kKvBytes];
   alignas(1024) std::uint8_t v[C::kStages][C::kKvBytes];
-  WorkTile tile[C::kTileSlots];
+  WorkTile tile[C::kTileBuffers];
   std::uint64_t q_full[C::kQStages], q_empty[C::kQStages];
   std::uint64_t k_full[C::kStages], k_empty[C::kStages];
   std::uint64_t v_full[C::kStages], v_empty[C::kStages];
-  float order_word;  // see order_point()
+  float fence_word;  // target of scheduling_fence()
 };
 
 template <class C>

@@ -2,12 +2,12 @@
 
 // A consumer warpgroup of the forward kernel: 64 rows of each query tile.
 //
-// Per key tile j:
-//   take the tensor cores from the other warpgroup; issue S(j) = Q K(j)^T and O += P(j+1) V(j+1); pass them on
-//   wait for S(j); row maxima; wait for O; exponentials, P(j) to 16 bits, rescale O
-// so that softmax runs under the other warpgroup's products. The same step runs across query tiles: the next tile's
-// first S goes out together with this tile's last P V, and the finished O is stored under the other warpgroup's
-// products.
+// For each key tile j (j descends, so j + 1 is the tile before):
+//   wait for the turn at the tensor cores; issue S(j) = Q K(j)^T and O += P(j+1) V(j+1); pass the turn on
+//   wait for S(j); row maxima; wait for O; exponentials; round P(j) to 16 bits; rescale O
+// While one warpgroup computes its softmax, the others run their products. This continues across query tiles: the next
+// tile's first S is issued together with this tile's last P V, and the finished O is stored while the other warpgroups
+// run their products.
 
 #include "cuda/hopper/forward/config.h"
 #include "cuda/hopper/forward/output.cuh"
@@ -26,8 +26,8 @@
 
 namespace rootdk::cuda::hopper {
 
-// Named barriers: 0 is __syncthreads(), then one a consumer for the turn at the tensor cores, then one a consumer for
-// its own 128 threads.
+// Named barriers: 0 is __syncthreads(); then one per consumer for its turn at the tensor cores; then one per consumer
+// that synchronises its 128 threads.
 inline constexpr int kTurnBarrier = 1, kOwnBarrier = 4;
 
 template <class C>
@@ -45,11 +45,11 @@ class Consumer {
     q_matrix_ = ptx::matrix_descriptor(ptx::shared_address(shared.q) + first_row_ * 128, 16, kRowGroupBytes);
     k_matrix_ = ptx::matrix_descriptor(ptx::shared_address(shared.k), 16, kRowGroupBytes);
     v_matrix_ = ptx::matrix_descriptor(ptx::shared_address(shared.v), C::kKvPanelBytes, kRowGroupBytes);
-    order_word_ = ptx::shared_address(&shared.order_word);
+    fence_word_ = ptx::shared_address(&shared.fence_word);
   }
 
   __device__ __forceinline__ void run() {
-    // The last warpgroup gives the first its first turn.
+    // The last warpgroup gives the first warpgroup its first turn.
     if (index_ == C::kConsumers - 1) ptx::named_barrier_arrive(kTurnBarrier, 256);
     if (!next_tile()) return;
     start_first_tile();
@@ -63,7 +63,7 @@ class Consumer {
       } else {
         finish_last();
       }
-      store_tile(more ? done_slot_ : this_slot_, done, done_sampled);
+      store_tile(more ? done_tile_ : this_tile_, done, done_sampled);
       if (!more) break;
       begin_output();
     }
@@ -74,24 +74,24 @@ class Consumer {
   static constexpr SoftmaxStep step_of(bool first, bool masked, bool statistics) {
     return {.first = first, .guarded = masked || C::kRich, .statistics = statistics};
   }
-  // The rich variant takes its statistics in a pass of its own, only where they are asked for.
+  // The rich variant computes its statistics in a separate pass, only if they are asked for.
   static constexpr bool kStatistics = C::kSampled;
 
-  // Waits for the next query tile; false: there is none.
+  // Waits for the next query tile; false: there are no more.
   __device__ __forceinline__ bool next_tile() {
     ptx::mbarrier_wait(ptx::shared_address(&shared_.q_full[q_.stage]), q_.parity);
-    const int slot = slot_.stage;
-    slot_.advance();
-    const int sequence = ptx::load_shared_int4(ptx::shared_address(&shared_.tile[slot])).x;
+    const int buffer = tile_ring_.stage;
+    tile_ring_.advance();
+    const int sequence = ptx::load_shared_int4(ptx::shared_address(&shared_.tile[buffer])).x;
     if (__shfl_sync(0xffffffffu, sequence, 0) < 0) return false;
-    done_slot_ = this_slot_;
-    this_slot_ = slot;
+    done_tile_ = this_tile_;
+    this_tile_ = buffer;
     return true;
   }
 
-  // Tiles are read again from shared memory where they are needed: registers are scarce.
-  __device__ __forceinline__ WorkTile read_tile(int slot) const {
-    const std::uint32_t address = ptx::shared_address(&shared_.tile[slot]);
+  // The tile's description is read from shared memory at every use, to save registers.
+  __device__ __forceinline__ WorkTile read_tile(int buffer) const {
+    const std::uint32_t address = ptx::shared_address(&shared_.tile[buffer]);
     const int4 low = ptx::load_shared_int4(address);
     WorkTile tile{.sequence = low.x,
                   .head = low.y,
@@ -112,14 +112,16 @@ class Consumer {
     return tile;
   }
 
-  // The last product with these queries is done. They are given back now, or when their output has left.
+  // The last product with these queries is done. Their memory is released now or, if the output is staged in it, after
+  // the output has been copied out.
   __device__ __forceinline__ void release_q() {
     if constexpr (!C::kStagedOutput) {
       if (lane_ == 0) ptx::mbarrier_arrive(ptx::shared_address(&shared_.q_empty[q_.stage]));
     }
     q_.advance();
   }
-  // Gives the memory back through which an output left, if there is one; a little later than the copy began.
+  // Releases the query stage in which an output is staged, if there is one. Called some time after the copy began, so
+  // that the wait is short.
   __device__ __forceinline__ void give_back_queries() {
     if constexpr (C::kStagedOutput) {
       if (leaving_ < 0) return;
@@ -164,7 +166,7 @@ class Consumer {
     drop_weights();
     to_operand<Element>(s_, weights_);
 #pragma unroll
-    for (int i = 0; i < C::kHeadDim / 2; ++i) o_[i] = 0.f;  // what ptxas knows of it; the first product overwrites it
+    for (int i = 0; i < C::kHeadDim / 2; ++i) o_[i] = 0.f;  // for ptxas only; the first product overwrites it
     skip_values();
     begin_output();
   }
@@ -175,9 +177,9 @@ class Consumer {
     clear_past_end();
   }
 
-  // Which key tiles this query tile walks over, and which of them need a mask in this warpgroup.
+  // Which key tiles this query tile visits, and which of them need a mask in this warpgroup.
   __device__ __forceinline__ void plan_walk() {
-    const WorkTile tile = read_tile(this_slot_);
+    const WorkTile tile = read_tile(this_tile_);
     const KeyTiles keys = key_tiles<C>(tile, p_);
     j_ = keys.last;
     first_ = keys.first;
@@ -194,9 +196,9 @@ class Consumer {
     if constexpr (kStatistics) sampled_ = (query_tile<C>(tile) + tile.head) % p_.stats_stride == 0;
   }
 
-  // Where the first key tile of the walk is one of which this warpgroup sees nothing, it gives the keys back, and its
-  // turn away, at once. The values come behind those of the tile before. One tile alone: the producer waits for values
-  // to be given back before it brings the keys of the tile after next.
+  // If no row of this warpgroup sees the first key tile, the warpgroup releases the keys and passes its turn at once;
+  // the values are released later, after those of the previous query tile. At most one tile is skipped: the producer
+  // waits for released values before it loads the keys of the tile after next.
   static constexpr bool kSkips = C::kRanged && C::kConsumers == 3;
   __device__ __forceinline__ void skip_keys() {
     if constexpr (kSkips) {
@@ -219,7 +221,7 @@ class Consumer {
     return j > unmasked_last_ || (C::kRanged && j < unmasked_first_);
   }
 
-  // All key tiles but the first of the walk, which start_softmax has seen.
+  // All key tiles except the first, which start_softmax() has processed.
   __device__ __forceinline__ void walk_keys() {
     --j_;
     if (j_ < first_) give_back_queries();
@@ -237,7 +239,7 @@ class Consumer {
     }
   }
 
-  // A step of a warpgroup whose rows all lie past the end: everything but the work, which it leaves to the others.
+  // A key tile for a warpgroup whose rows all lie past the end: the barriers without the work.
   __device__ __forceinline__ void pass_step() {
     ptx::mbarrier_wait(ptx::shared_address(&shared_.k_full[k_.stage]), k_.parity);
     wait_turn();
@@ -264,7 +266,7 @@ class Consumer {
   __device__ __forceinline__ void step() {
     issue();
     softmax<step_of(false, Masked, Statistics)>(Masked);
-    ptx::wgmma_wait<0>();  // ptxas puts this before the exponentials, which is faster than after them
+    ptx::wgmma_wait<0>();  // ptxas moves this before the exponentials, which is faster than after them
     ptx::pin(o_);
     ptx::pin(s_);
     release_v();
@@ -273,7 +275,7 @@ class Consumer {
     if constexpr (!C::kTuning.rescale_under_qk) rescale();
   }
 
-  // Issues S(j) = Q K^T and O += P V as two groups, and waits for S alone.
+  // Issues S(j) = Q K^T and O += P V as two groups, and waits for S only.
   __device__ __forceinline__ void issue() {
     ptx::mbarrier_wait(ptx::shared_address(&shared_.k_full[k_.stage]), k_.parity);
     wait_turn();
@@ -304,7 +306,7 @@ class Consumer {
     skip_keys();
     issue();
     start_softmax();
-    order_point(state_.l[0], state_.l[1], order_word_);  // here the exponentials do belong under P V
+    scheduling_fence(state_.l[0], state_.l[1], fence_word_);  // here the exponentials should overlap with P V
     ptx::wgmma_wait<0>();
     ptx::pin(o_);
     ptx::pin(s_);
@@ -324,8 +326,8 @@ class Consumer {
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>();
     ptx::pin(o_);
-    // The output overwrites the queries; in finish_under_next() the turn has seen to it that all warps are done with
-    // them.
+    // The output overwrites the queries, so all warps must be done with them. In finish_under_next() the wait for the
+    // turn ensures that.
     if constexpr (C::kStagedOutput) ptx::named_barrier_sync(kOwnBarrier + index_, 128);
   }
 
@@ -335,7 +337,7 @@ class Consumer {
   template <SoftmaxStep Step>
   __device__ __forceinline__ void softmax(bool mask) {
     if constexpr (C::kTerms == Terms::softcap && !Step.guarded) return capped_softmax<Step>();
-    if constexpr (C::kLogits) scores_to_logits<Element, C::kTerms>(s_, place(), p_);
+    if constexpr (C::kLogits) scores_to_logits<Element, C::kTerms>(s_, coordinates(), p_);
     if constexpr (Step.guarded) {
       if (mask) mask_tile();
     }
@@ -349,7 +351,7 @@ class Consumer {
     constexpr SoftmaxStep kAdvance{
         .first = Step.first, .guarded = Step.guarded, .statistics = Step.statistics || C::kRich};
     advance_maxima<kAdvance>(maximum, unit, state_, correction_, negated);
-    if constexpr (C::kTuning.order_after_max) order_point(negated[0], negated[1], order_word_);
+    if constexpr (C::kTuning.order_after_max) scheduling_fence(negated[0], negated[1], fence_word_);
     if constexpr (C::kRich) {
       if constexpr (Step.first) state_.a[0] = state_.a[1] = state_.b[0] = state_.b[1] = 0.f;
       if (p_.row_values[kEntropy].data || p_.row_values[kSumP2].data) rich_statistics(negated);
@@ -357,8 +359,8 @@ class Consumer {
     exponentials<Step>(s_, unit, negated, state_);
   }
 
-  // The same with a softcap and without a mask. The cap grows with its argument, so that the maxima are taken before
-  // it, and where all scores are small it costs two operations each.
+  // The same with a softcap and without a mask. The cap is monotonic, so the maxima are taken before it. If all scores
+  // are small, the cap costs two instructions a score.
   template <SoftmaxStep Step>
   __device__ __forceinline__ void capped_softmax() {
     const Softcap& cap = p_.terms.softcap;
@@ -383,7 +385,7 @@ class Consumer {
     }
   }
 
-  // Sums for entropy and sum_p2 from the logits, in a pass of its own.
+  // Sums for entropy and sum_p2 from the logits, in a separate pass.
   __device__ __forceinline__ void rich_statistics(const float (&negated)[2]) {
     float a[2] = {}, b[2] = {};
     for_each_score(s_, [&](float x, int r, int) {
@@ -401,7 +403,7 @@ class Consumer {
 
   __device__ __forceinline__ void drop_weights() {
     if constexpr (C::kRich) {
-      if (p_.terms.dropout_threshold) drop(s_, place(), p_.terms);
+      if (p_.terms.dropout_threshold) drop(s_, coordinates(), p_.terms);
     }
   }
 
@@ -416,7 +418,7 @@ class Consumer {
   }
 
   __device__ __forceinline__ void mask_tile() {
-    const WorkTile tile = read_tile(this_slot_);
+    const WorkTile tile = read_tile(this_tile_);
     const KeyRange upper = key_range<C>(tile, p_, tile.q0 + row_), lower = key_range<C>(tile, p_, tile.q0 + row_ + 8);
     const int end[2] = {upper.end, lower.end};
     if constexpr (C::kRanged) {
@@ -427,8 +429,8 @@ class Consumer {
     }
   }
 
-  __device__ __forceinline__ TilePlace place() const {
-    const WorkTile tile = read_tile(this_slot_);
+  __device__ __forceinline__ TileCoordinates coordinates() const {
+    const WorkTile tile = read_tile(this_tile_);
     const int row = tile.q0 + row_, offset = tile.kv_len - tile.q_len;
     return {.sequence = tile.sequence,
             .head = {tile.head, tile.head},
@@ -439,20 +441,20 @@ class Consumer {
             .kv_len = tile.kv_len};
   }
 
-  // Rows of v past the end of a sequence belong to somebody else, or to nobody: 0 times such a value may be NaN.
-  // Every warpgroup writes the same zeros before it reads.
+  // Rows of v past the end of a sequence hold another sequence's values or none at all, and 0 times such a value may be
+  // NaN: they are set to 0. Every warpgroup writes the same zeros before its products.
   __device__ __forceinline__ void clear_past_end() {
     if constexpr (C::kRanged) {
       if (!p_.kv_lengths.data && !p_.q_starts.data) return;
-      const int kept = max(0, read_tile(this_slot_).kv_visible - j_ * kBlockKv);
+      const int kept = max(0, read_tile(this_tile_).kv_visible - j_ * kBlockKv);
       if (kept >= kBlockKv) return;
       ptx::mbarrier_wait(ptx::shared_address(&shared_.v_full[v_.stage]), v_.parity);
       const std::uint32_t buffer = ptx::shared_address(shared_.v) + v_.stage * C::kKvBytes;
 #pragma unroll 1
       for (int panel = 0; panel < C::kPanels; ++panel) {
 #pragma unroll 1
-        for (int chunk = 8 * kept + (threadIdx.x & 127); chunk < 8 * kBlockKv; chunk += 128) {
-          ptx::store_shared(buffer + panel * C::kKvPanelBytes + 16 * chunk, make_int4(0, 0, 0, 0));
+        for (int vector = 8 * kept + (threadIdx.x & 127); vector < 8 * kBlockKv; vector += 128) {
+          ptx::store_shared(buffer + panel * C::kKvPanelBytes + 16 * vector, make_int4(0, 0, 0, 0));
         }
       }
       ptx::fence_async_shared();
@@ -460,8 +462,8 @@ class Consumer {
     }
   }
 
-  __device__ __forceinline__ void store_tile(int slot, const RowState& state, bool sampled) {
-    const WorkTile tile = read_tile(slot);
+  __device__ __forceinline__ void store_tile(int buffer, const RowState& state, bool sampled) {
+    const WorkTile tile = read_tile(buffer);
     const int batch = p_.q_starts.data ? 0 : tile.sequence;
     const float unit = C::kLogits ? 1.f : p_.scale_log2;
     const int rows_end = query_end<C>(tile);
@@ -495,7 +497,7 @@ class Consumer {
       }
     }
     if constexpr (C::kStagedOutput) {
-      leaving_ = slot % C::kQStages;
+      leaving_ = buffer % C::kQStages;
       const int warp_row = row_ - lane_ / 4;
       const std::uint32_t rows = ptx::shared_address(shared_.q) + leaving_ * C::kQBytes + warp_row * 128;
       stage_output<C>(rows, pairs);
@@ -514,21 +516,21 @@ class Consumer {
   const ForwardMaps& maps_;
   const ForwardParams& p_;
   const int index_, lane_;
-  int first_row_, row_;  // of the warpgroup and of the thread, inside the query tile
-  int column_;           // the thread's first, inside a key tile
+  int first_row_, row_;  // first rows of the warpgroup and of the thread, inside the query tile
+  int column_;           // the thread's first column inside a key tile
   std::uint64_t q_matrix_, k_matrix_, v_matrix_;
-  std::uint32_t order_word_;
+  std::uint32_t fence_word_;
   Ring<C::kQStages> q_;
   Ring<C::kStages> k_, v_;
 
-  Ring<C::kTileSlots> slot_;
-  int this_slot_ = 0, done_slot_ = 0;       // of the query tile at work, and of the one before it
-  int j_, first_;                           // key tile at work, and the last one to come
-  int unmasked_first_ = 0, unmasked_last_;  // key tiles of which every row sees every key
-  bool skipped_ = false;                    // the key tile in front of the walk, which others need
+  Ring<C::kTileBuffers> tile_ring_;
+  int this_tile_ = 0, done_tile_ = 0;       // buffers of the current query tile and of the one before
+  int j_, first_;                           // current key tile, and the last one of the walk
+  int unmasked_first_ = 0, unmasked_last_;  // key tiles that need no mask
+  bool skipped_ = false;                    // the last key tile is skipped: only other warpgroups need it
   bool idle_ = false;                       // no row of this warpgroup exists
-  int leaving_ = -1;                        // query stage through which an output leaves; -1: none
-  int keep_output_ = 0;                     // 0: o_ still holds the tile before
+  int leaving_ = -1;                        // query stage in which an output is staged; -1: none
+  int keep_output_ = 0;                     // 0: o_ still holds the previous tile's output
   bool sampled_ = true;
   RowState state_;
   float correction_[2];

@@ -2,9 +2,10 @@
 
 // Exact fused attention forward for Hopper.
 //
-// A block is one producer warpgroup, of which one thread issues the copies, and two or three consumer warpgroups of 64
-// query rows each. Blocks stay and take query tiles one after another. Key tiles are walked from right to left, so that
-// tiles which need a mask come first (and last, with a window) and all others carry no mask code.
+// A block has one producer warpgroup, of which one thread issues the copies, and two or three consumer warpgroups of 64
+// query rows each. Blocks are persistent: they process query tiles one after another. Key tiles are visited from right
+// to left, so that tiles which need a mask come first (and last, with a window) and the loop over all others has no
+// mask code. README.md in this folder walks through the stages.
 
 #include "cuda/hopper/forward/config.h"
 #include "cuda/hopper/forward/consumer.cuh"
@@ -22,14 +23,15 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   extern __shared__ std::uint8_t dynamic_shared[];
   const std::uint32_t unaligned = ptx::shared_address(dynamic_shared);
   auto& shared = *reinterpret_cast<SharedStorage<C>*>(dynamic_shared + (-unaligned & (kSharedAlignment - 1)));
-  const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // tells ptxas that it is uniform in the warp
+  const int warp =
+      __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // tells ptxas that the index is uniform across the warp
 
   if (threadIdx.x == 0) {
     ptx::tma_prefetch_map(&maps.q);
     ptx::tma_prefetch_map(&maps.k);
     ptx::tma_prefetch_map(&maps.v);
     if constexpr (C::kStagedOutput) ptx::tma_prefetch_map(&maps.out);
-    constexpr int kConsumerWarps = 4 * C::kConsumers;  // a warp waits for its own part of a product, and arrives alone
+    constexpr int kConsumerWarps = 4 * C::kConsumers;  // each warp waits for its part of a product and arrives once
     for (int i = 0; i < C::kQStages; ++i) {
       ptx::mbarrier_init(ptx::shared_address(&shared.q_full[i]), 1);
       ptx::mbarrier_init(ptx::shared_address(&shared.q_empty[i]), kConsumerWarps);

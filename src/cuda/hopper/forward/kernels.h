@@ -1,6 +1,6 @@
 #pragma once
 
-// The forward kernels by element type and head_dim. Each pair is compiled in a file of its own, which CMake writes from
+// The forward kernels by element type and head_dim. Each pair is compiled in one file, which CMake writes from
 // instance.cu.in.
 
 #include "cuda/hopper/forward/config.h"
@@ -8,7 +8,8 @@
 
 namespace rootdk::cuda::hopper {
 
-// Which variants are built: the others fall back, those of full and of short rows to ranged ones and the rest to rich.
+// Which variants are built. The others fall back: full to ranged, full_sampled to sampled, brief to ranged, and the
+// rest to rich.
 constexpr bool is_built(int head_dim, Variant variant) {
   switch (variant) {
     case Variant::full:

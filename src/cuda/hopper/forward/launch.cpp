@@ -11,15 +11,15 @@
 namespace rootdk::cuda::hopper {
 namespace {
 
-constexpr std::int64_t kL2Share = 32 << 20;     // bytes of k and v that stay in L2 beside everything else
-constexpr std::int64_t kQuietShare = 20 << 20;  // bytes that stay there for as long as a block has a head
+constexpr std::int64_t kL2Share = 32 << 20;     // bytes of k and v that stay in L2 next to everything else
+constexpr std::int64_t kQuietShare = 20 << 20;  // bytes of k and v that stay in L2 while each block works on a head
 constexpr std::int64_t kMostHeadsTogether = 64;
 
 std::int64_t bytes_of_head(const AttentionShape& s) { return s.kv_len * (s.head_dim + s.value_dim) * 2; }
 
-// Rows that all cost the same are walked head by head, and a head's k and v are read by many blocks at a time. Causal
-// rows go longest first over as many heads as stay in L2. Packed sequences differ in length: what counts is that the
-// longest rows of any come first.
+// If all rows cost the same, heads are processed one by one, and many blocks read a head's k and v at the same time.
+// Under causal masking the longest rows come first, over as many heads as fit into L2. Packed sequences differ in
+// length: there it matters most that the longest rows of any sequence come first.
 int heads_together(const ForwardCall& call) {
   const AttentionShape& s = call.shape;
   if (!call.params.causal) return 1;

@@ -1,7 +1,7 @@
 #pragma once
 
-// The way of a query tile's results to memory: row values by plain stores, the output by the copy engine through the
-// memory of the tile's queries, or by plain stores where these have to make room at once.
+// How a query tile's results get to memory: row values by plain stores; the output by the copy engine, staged in the
+// shared memory of the tile's queries, or by plain stores if the next queries need that memory at once.
 
 #include <cmath>
 #include <cstdint>
@@ -17,8 +17,8 @@
 
 namespace rootdk::cuda::hopper {
 
-// The values of a thread's two rows, of which `row` is the first, inside the tensor. All four threads of a row have its
-// results: each stores one of them.
+// Stores the statistics of a thread's two rows; `row` is the first, counted inside the tensor. All four threads of a
+// row have its results: each stores one of them.
 template <class C>
 __device__ __forceinline__ void store_row_values(const ForwardParams& p, int batch, int head, int row,
                                                  const RowResult (&results)[2], const bool (&exists)[2], bool sampled) {
@@ -43,22 +43,22 @@ __device__ __forceinline__ void store_row_values(const ForwardParams& p, int bat
   }
 }
 
-// A warp's 16 rows, [8 r + lane / 4] of them in pairs[r], to its rows of a query tile: panels of 64 columns under the
-// 128-byte swizzle.
+// Writes a warp's 16 output rows (pairs[r] is row 8 r + lane / 4) over its rows of a query tile: panels of 64 columns
+// under the 128-byte swizzle.
 template <class C>
 __device__ __forceinline__ void stage_output(std::uint32_t rows, const std::uint32_t (&pairs)[2][C::kHeadDim / 8]) {
   const int lane = threadIdx.x & 31;
   const std::uint32_t row = rows + (lane & 15) * 128;
 #pragma unroll
-  for (int i = 0; i < C::kHeadDim / 8; i += 2) {  // 16 bytes of a row each; lanes 16 and up have the second
-    const int chunk = (i % 8 + lane / 16) ^ (lane & 7);
-    ptx::stmatrix_x4(row + (i / 8) * C::kQPanelBytes + 16 * chunk, pairs[0][i], pairs[1][i], pairs[0][i + 1],
+  for (int i = 0; i < C::kHeadDim / 8; i += 2) {  // 16 bytes of a row each; lanes 16 and up store the second
+    const int vector = (i % 8 + lane / 16) ^ (lane & 7);
+    ptx::stmatrix_x4(row + (i / 8) * C::kQPanelBytes + 16 * vector, pairs[0][i], pairs[1][i], pairs[0][i + 1],
                      pairs[1][i + 1]);
   }
 }
 
-// Sends a warp's staged rows [first_row, rows_end) of the sequence, at most 16. The copy engine can leave out rows past
-// the end of the tensor, but not those of another tile or of the next packed sequence.
+// Sends a warp's staged rows [first_row, rows_end) of the sequence, at most 16. The copy engine skips rows past the end
+// of the tensor, but cannot skip rows of another tile or of the next packed sequence: then plain stores do it.
 template <class C>
 __device__ __forceinline__ void send_output(std::uint32_t rows, const ForwardMaps& maps, const ForwardParams& p,
                                             const WorkTile& tile, int first_row, int rows_end) {
@@ -77,11 +77,11 @@ __device__ __forceinline__ void send_output(std::uint32_t rows, const ForwardMap
       ptx::bulk_commit();
     }
   } else {
-    const int chunks = p.value_dim / 8;
+    const int vectors = p.value_dim / 8;
     using Element = typename C::Element;
 #pragma unroll 1
-    for (int at = lane; at < count * chunks; at += 32) {
-      const int row = at / chunks, column = at - row * chunks;
+    for (int at = lane; at < count * vectors; at += 32) {
+      const int row = at / vectors, column = at - row * vectors;
       const int4 part =
           ptx::load_shared_int4(rows + (column / 8) * C::kQPanelBytes + row * 128 + 16 * ((column % 8) ^ (row % 8)));
       *reinterpret_cast<int4*>(output_row<Element>(p, 0, tile.head, tile.q_begin + first_row + row) + 8 * column) =
@@ -91,8 +91,8 @@ __device__ __forceinline__ void send_output(std::uint32_t rows, const ForwardMap
   }
 }
 
-// One row of pairs by plain stores. The quad exchanges its parts so that every thread stores 16 contiguous bytes: eight
-// columns of 32.
+// Stores one row with plain stores. The quad exchanges its parts first, so that every thread stores 16 contiguous
+// bytes, eight of each 32 columns.
 template <class C>
 __device__ __forceinline__ void store_output_row(const std::uint32_t (&pairs)[C::kHeadDim / 8], bool exists,
                                                  typename C::Element* row, const ForwardParams& p) {

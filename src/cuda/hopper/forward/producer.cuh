@@ -1,6 +1,6 @@
 #pragma once
 
-// The producer of the forward kernel: one thread that deals out query tiles and keeps shared memory full.
+// The producer of the forward kernel: one thread that takes query tiles and loads q, k and v into shared memory.
 
 #include "cuda/hopper/forward/config.h"
 #include "cuda/hopper/shared/ring.cuh"
@@ -17,9 +17,10 @@ class Producer {
   __device__ __forceinline__ Producer(SharedStorage<C>& shared, const ForwardMaps& maps, const ForwardParams& params)
       : shared_(shared), maps_(maps), p_(params), dealer_(params) {}
 
-  // With several query stages the next tile is handed over while this one's keys still load, so that its queries are
-  // there in time: later with two, where the output before it has to leave first. With one stage it has to wait for
-  // this tile's end. Before the first tile there is only the handing over.
+  // With several query stages the next tile is handed over while this tile's keys still load, so that its queries
+  // arrive in time: after one key tile with three stages, after two key tiles with two stages, because the previous
+  // output must leave that stage first. With one stage the handover waits for the end of this tile. The first pass of
+  // the loop only hands over the first tile.
   __device__ __forceinline__ void run() {
     KeyTiles keys{.first = 0, .last = -1};
     int hand_over_at = -1;
@@ -30,9 +31,9 @@ class Producer {
         if (j < keys.last) load_v(j + 1);
         if (j == hand_over_at) hand_over();
       }
-      const WorkTile tile = shared_.tile[handed_slot_];
+      const WorkTile tile = shared_.tile[handed_tile_];
       if (tile.sequence < 0) return;
-      dealer_.advance();  // early: the answer of a counter takes its time
+      dealer_.advance();  // early: the atomic counter takes long to answer
       keys = key_tiles<C>(tile, p_);
       hand_over_at = max(keys.first - 1, keys.last - kHandOverAfter);
       kv_begin_ = tile.kv_begin;
@@ -44,7 +45,7 @@ class Producer {
  private:
   static constexpr int kHandOverAfter = C::kQStages > 2 ? 1 : C::kQStages == 2 ? 2 : INT_MAX / 2;  // key tiles
 
-  // Gives the consumers the dealer's tile and its queries, or the end.
+  // Gives the consumers the dealer's next tile and its queries, or the end mark.
   __device__ __forceinline__ void hand_over() {
     WorkTile tile;
     tile.sequence = -1;
@@ -55,14 +56,14 @@ class Producer {
     if (dealer_.done()) tile.sequence = -1;
     const std::uint32_t full = ptx::shared_address(&shared_.q_full[q_.stage]);
     ptx::mbarrier_wait(ptx::shared_address(&shared_.q_empty[q_.stage]), q_.parity ^ 1);
-    handed_slot_ = slot_.stage;
-    shared_.tile[handed_slot_] = tile;
-    slot_.advance();
+    handed_tile_ = tile_ring_.stage;
+    shared_.tile[handed_tile_] = tile;
+    tile_ring_.advance();
     if (tile.sequence < 0) {
       ptx::mbarrier_arrive(full);
       return;
     }
-    ptx::mbarrier_expect_bytes(full, C::kQBytes);  // also releases the tile to the consumers
+    ptx::mbarrier_expect_bytes(full, C::kQBytes);  // also publishes the tile's description to the consumers
 #pragma unroll
     for (int panel = 0; panel < C::kPanels; ++panel) {
       ptx::tma_load_4d(ptx::shared_address(shared_.q[q_.stage]) + panel * C::kQPanelBytes, &maps_.q, full, 64 * panel,
@@ -99,8 +100,8 @@ class Producer {
   const ForwardParams& p_;
   TileDealer dealer_;
   Ring<C::kQStages> q_;
-  Ring<C::kTileSlots> slot_;
-  int handed_slot_ = 0;                         // of the tile handed over last
+  Ring<C::kTileBuffers> tile_ring_;
+  int handed_tile_ = 0;                         // of the tile handed over last
   int kv_begin_ = 0, kv_head_ = 0, batch_ = 0;  // of the tile whose keys load
   Ring<C::kStages> k_, v_;
 };

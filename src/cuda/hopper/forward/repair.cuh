@@ -1,7 +1,7 @@
 #pragma once
 
-// The products multiply weights of 0 with the values of masked keys, and 0 times infinity is NaN. Where that may have
-// happened a row's outputs are computed again, key by key, over the keys that take part: slow, and almost never.
+// The products multiply weights of 0 with the values of masked keys, and 0 times infinity is NaN. If that may have
+// happened, a row's output is computed again, key by key, over its unmasked keys. This is slow and very rare.
 
 #include <cmath>
 #include <cstdint>
@@ -13,28 +13,28 @@
 
 namespace rootdk::cuda::hopper {
 
-// The logit of one key in units of log2: the passes over tiles, on a tile of which only one element is looked at.
+// The logit of one key in units of log2. Uses the tile functions on a tile with one meaningful element.
 template <class C>
 __device__ __forceinline__ float single_logit(const ForwardParams& p, const WorkTile& tile, int row, int j,
                                               float score) {
   if constexpr (C::kLogits) {
     const int position = row + tile.kv_len - tile.q_len;
-    const TilePlace place{.sequence = tile.sequence,
-                          .head = {tile.head, tile.head},
-                          .row = {row, row},
-                          .position = {position, position},
-                          .column = j,
-                          .q_len = tile.q_len,
-                          .kv_len = j + 1};
+    const TileCoordinates at{.sequence = tile.sequence,
+                             .head = {tile.head, tile.head},
+                             .row = {row, row},
+                             .position = {position, position},
+                             .column = j,
+                             .q_len = tile.q_len,
+                             .kv_len = j + 1};
     float s[4] = {score, 0.f, 0.f, 0.f};
-    scores_to_logits<typename C::Element, C::kTerms, Threads::single>(s, place, p);
+    scores_to_logits<typename C::Element, C::kTerms, Threads::single>(s, at, p);
     return s[0];
   } else {
     return score * p.scale_log2;
   }
 }
 
-// Does dropout leave this weight?
+// Whether dropout keeps this weight.
 template <class C>
 __device__ __forceinline__ bool keeps(const ForwardParams& p, const WorkTile& tile, int row, int j) {
   if (!C::kRich || p.terms.dropout_threshold == 0) return true;
@@ -48,7 +48,7 @@ struct BrokenRow {
   float m;         // the largest logit in units of log2
 };
 
-// Writes the thread's part of row r of the accumulators o, before its division: columns 8 i + column and the next.
+// Recomputes the thread's part of row r of the unnormalised output o: columns 8 i + column and 8 i + column + 1.
 template <class C>
 __device__ __forceinline__ void repair_row(const ForwardParams& p, const WorkTile& tile, const BrokenRow& broken, int r,
                                            int column, float (&o)[C::kHeadDim / 2]) {

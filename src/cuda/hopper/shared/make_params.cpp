@@ -55,8 +55,8 @@ int window_limit(std::int64_t limit) {
   return limit < 0 ? kNoLimit : static_cast<int>(std::min<std::int64_t>(limit, kNoLimit));
 }
 
-// tanh(u) = u (c0 + c1 u^2 + c2 u^4) up to |u| <= 0.25 and u (c0 + c1 u^2) up to 0.1, interpolated at Chebyshev points:
-// errors 1e-7 and 1.7e-7.
+// tanh(u) is u (c0 + c1 u^2 + c2 u^4) for |u| <= 0.25, with an error of 1e-7, and u (c0 + c1 u^2) for |u| <= 0.1, with
+// an error of 1.7e-7. The coefficients interpolate tanh at Chebyshev points.
 Softcap make_softcap(double cap, double scale) {
   constexpr double kSmall = 0.25, kTiny = 0.1;
   constexpr double kSmallTanh[3] = {0.9999996034626533, -0.33321896988991884, 0.12841433927140675};

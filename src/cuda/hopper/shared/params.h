@@ -39,7 +39,7 @@ struct Softcap {
   float tiny_odd[2] = {};
 };
 
-// Terms that only some variants look at. Logits are kept in units of log2: everything is times log2(e).
+// Terms that only some variants use. Logits are in units of log2: everything is multiplied by log2(e).
 struct LogitTerms {
   Softcap softcap;
   DeviceVector<float> alibi_slopes;  // [heads]
@@ -53,14 +53,14 @@ struct LogitTerms {
   std::uint64_t dropout_seed = 0;
 };
 
-// What a row is told about its softmax. An index, so that each thread of a row can take one.
+// The statistics of a row. An index, so that each thread of a row can store one.
 enum RowValue { kLse, kMaxLogit, kMaxWeight, kEntropy, kSumP2, kRowValues };
 
 struct ForwardParams {
   DeviceTensor out;
   DeviceTensor q, k, v;                 // the tensors behind the maps
   DeviceTensor row_values[kRowValues];  // f32 [batch, heads, q_len], in the order of RowValue
-  int stats_stride = 1;                 // entropy and sum_p2 of one query tile in so many
+  int stats_stride = 1;                 // entropy and sum_p2 of one query tile in stats_stride
 
   int sequences = 0, heads = 0, group = 1;
   int q_len = 0, kv_len = 0;  // for packed sequences: upper bounds
@@ -77,9 +77,9 @@ struct ForwardParams {
 
   int q_tiles = 0;              // query tiles of the longest sequence
   int tiles = 0;                // q_tiles * heads * sequences
-  int heads_together = 1;       // heads walked side by side, so that their k and v stay in L2
-  int tile_share = 0;           // a block's tiles are so many neighbours: it reads a head for a while; 0: they are not
-  int* tile_counter = nullptr;  // zero at the start; null: tiles are dealt out in a fixed order
+  int heads_together = 1;       // heads processed together, so that their k and v stay in L2
+  int tile_share = 0;           // consecutive tiles of a block, so that it stays with one head; 0: see TileDealer
+  int* tile_counter = nullptr;  // zero at the start; null: tiles are assigned in a fixed order
 
   // Decode: parts of the keys, and key tiles of a part. Rows of a part: [query tiles, kv_heads, tile_rows], where row r
   // is query r / group of head r % group.

@@ -1,4 +1,4 @@
-// The rate of matrix products and nothing else: what attention on this device is measured against.
+// The rate of matrix products alone: the peak that attention on this device is compared with.
 
 #include <cuda_bf16.h>
 
@@ -23,7 +23,7 @@ constexpr double kFlopsOfRound = 2.0 * kWarpgroups * kRows * kColumns * kDepth;
 __global__ void __launch_bounds__(128 * kWarpgroups, 1) product_kernel(float* sums, int rounds) {
   extern __shared__ std::uint8_t dynamic_shared[];
   const std::uint32_t base = (ptx::shared_address(dynamic_shared) + 1023) & ~1023u;
-  // Numbers of both signs near 1: products of zeros draw less power, and run faster than real ones.
+  // Numbers of both signs near 1: products of zeros draw less power and run faster than real ones.
   for (std::uint32_t i = threadIdx.x; i < kPanelBytes / 16; i += blockDim.x) {
     const int pair = static_cast<int>((i * 2654435761u & 0x807f807fu) | 0x3f003f00u);
     ptx::store_shared(base + 16 * i, make_int4(pair, pair ^ 0x55, pair ^ 0x330000, pair ^ 0x11));

@@ -1,6 +1,7 @@
 #pragma once
 
-// The two products on tiles in shared memory, stored as panels of 64 columns.
+// The two products of forward and decode, q k^T and weights v, on tiles in shared memory. A tile is stored as panels of
+// 64 columns.
 
 #include <cstdint>
 
@@ -8,11 +9,11 @@
 
 namespace rootdk::cuda::hopper {
 
-// Byte distance of groups of 8 rows under the 128-byte swizzle.
+// Bytes from one group of 8 rows to the next, under the 128-byte swizzle.
 inline constexpr std::uint32_t kRowGroupBytes = 1024;
 
-// s[64, block_kv] = q k^T. Both have their columns contiguous: 16 columns are 32 bytes inside the 128-byte row, the
-// next 64 columns lie in the next panel.
+// s[64, block_kv] = q k^T. Columns of both are contiguous: 16 columns are 32 bytes of a 128-byte row, and the next 64
+// columns are in the next panel.
 template <class C>
 __device__ __forceinline__ void multiply_qk(float (&s)[C::kBlockKv / 2], std::uint64_t q, std::uint64_t k) {
   using Product = ptx::Wgmma<typename C::Element, C::kBlockKv>;
@@ -28,8 +29,8 @@ __device__ __forceinline__ void multiply_qk(float (&s)[C::kBlockKv / 2], std::ui
   }
 }
 
-// o[64, head_dim] += weights v, where v is [key][column]: a transposed operand, 16 keys are 2048 bytes. keep = 0: what
-// o held is forgotten. `pass` is called early_token instructions before the last.
+// o[64, head_dim] += weights v, where v is [key][column]: a transposed operand, 16 keys are 2048 bytes. keep = 0: o is
+// overwritten instead. `pass` is called early_token instructions before the last one.
 template <class C, class Element = typename C::Element, class Pass>
 __device__ __forceinline__ void multiply_pv(float (&o)[C::kHeadDim / 2],
                                             const std::uint32_t (&weights)[C::kBlockKv / 4], std::uint64_t v, int keep,

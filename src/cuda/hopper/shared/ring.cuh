@@ -4,7 +4,7 @@
 
 namespace rootdk::cuda::hopper {
 
-// Which buffer of a ring comes next, and the parity its barrier has then.
+// The next buffer of a ring of stages, and the parity of its barrier.
 template <int Stages>
 struct Ring {
   int stage = 0;

@@ -1,6 +1,6 @@
 #pragma once
 
-// From the sums of a row to its results, and their way to memory.
+// From the softmax sums of a row to its results (lse, statistics, output factor), and their stores to memory.
 
 #include <cmath>
 
@@ -35,7 +35,7 @@ __device__ __forceinline__ RowResult row_result(const RowSums& sums) {
   return result;
 }
 
-// The same with a sink, in units of log2, in the denominator.
+// The same with a sink, in units of log2, added to the denominator.
 __device__ __forceinline__ RowResult row_result(const RowSums& sums, float sink_log2) {
   if (sums.l != sums.l || sink_log2 == -INFINITY) return row_result(sums);
   const bool empty = sums.l == 0.f;
@@ -80,7 +80,7 @@ __device__ __forceinline__ Element* output_row(const ForwardParams& p, int batch
          row * p.out.row_stride;
 }
 
-// Where the rows of one query tile stand in one part of the decode workspace.
+// The index of a query tile's first row among the partial results of one part (decode).
 __device__ __forceinline__ std::int64_t partial_rows(const ForwardParams& p, int split, int tile, int kv_head) {
   return ((static_cast<std::int64_t>(split) * p.query_tiles + tile) * (p.heads / p.group) + kv_head) * p.tile_rows;
 }

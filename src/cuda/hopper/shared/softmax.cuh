@@ -1,7 +1,7 @@
 #pragma once
 
-// Online softmax on the accumulator layout of wgmma: a thread owns parts of two rows, r = 0 and 8 rows below it r = 1,
-// and s[4 i + 2 r + e] is column 8 i + 2 (lane % 4) + e.
+// Online softmax on the accumulator layout of wgmma. A thread holds parts of two rows, r = 0 and, 8 rows below, r = 1;
+// s[4 i + 2 r + e] is column 8 i + 2 (lane % 4) + e.
 
 #include <cuda_runtime.h>
 
@@ -27,9 +27,10 @@ __device__ __forceinline__ float quad_sum(float x) {
   return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
-// ptxas moves the wait for products up across arithmetic that does not touch them. A volatile store whose predicate
-// depends on that arithmetic stays in front of the wait. It stores where a or b is NaN, to a word that nobody reads.
-__device__ __forceinline__ void order_point(float a, float b, std::uint32_t word) {
+// Scheduling fence: a dummy store that ptxas cannot move past the wait. Without it ptxas moves the wait for products
+// above arithmetic that does not use them. The store is volatile and its predicate, "a or b is NaN", depends on that
+// arithmetic, so the arithmetic stays before the wait. The word it stores to is never read.
+__device__ __forceinline__ void scheduling_fence(float a, float b, std::uint32_t word) {
   asm volatile("{.reg .pred lost; setp.nan.f32 lost, %0, %1; @lost st.volatile.shared.f32 [%2], %0;}" ::"f"(a), "f"(b),
                "r"(word)
                : "memory");
@@ -59,8 +60,8 @@ __device__ __forceinline__ void row_maxima(const float (&s)[N], float (&maximum)
   maximum[1] = chain[1][0];
 }
 
-// The same, or the bound where it is larger. Floats that are not negative are ordered as integers are, of which one
-// instruction takes the largest of three; the rest goes the plain way.
+// The larger of row_maxima() and the bound. Floats that are not negative compare like integers, and one integer
+// instruction takes the largest of three. If a row's result is negative, row_maxima() computes it again.
 template <int Chains, int N>
 __device__ __forceinline__ void row_maxima_above(const float (&s)[N], const float (&bound)[2], float (&maximum)[2]) {
   int chain[2][Chains];
@@ -83,19 +84,19 @@ __device__ __forceinline__ void row_maxima_above(const float (&s)[N], const floa
   if (min(chain[0][0], chain[1][0]) < 0) row_maxima<Chains>(s, maximum);
 }
 
-// Far enough below any maximum that 2^y is 0, and finite, so that y 2^y is 0 too.
+// So low that 2^y is 0, yet finite, so that y 2^y is 0 too.
 inline constexpr float kLowestExponent = -1e4f;
 
-// How one softmax step is compiled.
+// Compile-time choices of the softmax of one key tile.
 struct SoftmaxStep {
   bool first = false;       // no earlier tile: the state is set, not advanced
   bool guarded = false;     // a row may have seen no key yet
   bool statistics = false;  // keep a and b
 };
 
-// Takes the tile's maxima into the state; `Reduce` takes a maximum over the threads that share a row. correction
-// receives the factors for everything summed so far, negated the value to add to a scaled score: -(m * unit), or 0
-// while the row has seen no key.
+// Updates the running maxima with those of the tile. `Reduce` takes a maximum over the threads that share a row.
+// `correction` receives the factors by which everything summed so far must be multiplied. `negated` receives what must
+// be added to a scaled score: -(m * unit), or 0 while the row has seen no key.
 template <SoftmaxStep Step, float (*Reduce)(float) = quad_max>
 __device__ __forceinline__ void advance_maxima(const float (&tile_maximum)[2], float unit, RowState& state,
                                                float (&correction)[2], float (&negated)[2]) {
@@ -123,8 +124,9 @@ __device__ __forceinline__ void advance_maxima(const float (&tile_maximum)[2], f
   }
 }
 
-// s of row r becomes 2^exponent(s, r), and its sums join the state. Partial sums start from zero and join the running
-// ones at the end: a warp is nearly alone on its scheduler and issues in order, so that dependent chains show.
+// s of row r becomes 2^exponent(s, r), and its sums are added to the state. Partial sums start from zero and are added
+// to the running ones at the end: this shortens dependent chains, which cost time because a warp issues in order and is
+// nearly alone on its scheduler.
 template <SoftmaxStep Step, int N, class Exponent>
 __device__ __forceinline__ void exponentials_of(float (&s)[N], Exponent exponent, RowState& state) {
   float l[2][2] = {}, a[2][2] = {}, b[2][2] = {};

@@ -9,9 +9,9 @@
 
 namespace rootdk::cuda::hopper {
 
-// Deals tiles to blocks. With a counter: whoever is free takes the next. In shares: each block has so many neighbours.
-// Else wave by wave, every other wave backwards, so that a block which got the longest tile of one wave gets the
-// shortest of the next.
+// Assigns query tiles to blocks, in one of three ways. With a counter: a block that is free takes the next tile. In
+// shares: each block has tile_share consecutive tiles. Otherwise in waves, every other wave in reverse order, so that
+// the block with the longest tile of one wave gets the shortest tile of the next.
 class TileDealer {
  public:
   __device__ explicit TileDealer(const ForwardParams& params)
@@ -41,13 +41,15 @@ class TileDealer {
   int wave_ = 0;
 };
 
-// The host cannot look at lengths that lie on the device: what is out of range must not lead out of the tensors.
+// kv_lengths are in device memory, where the host cannot check them: clamped here, so that no key outside the tensors
+// is loaded. The starts of packed sequences are trusted.
 __device__ __forceinline__ int visible_keys(const ForwardParams& p, int sequence) {
   return min(max(p.kv_lengths.data[sequence * p.kv_lengths.stride], 0), p.kv_len);
 }
 
-// Query tiles are counted from the end: the first has what is left over, in units of 64 rows. So causal rows, of which
-// the last are the longest, leave a warpgroup idle where there is least to do.
+// Query tiles are aligned to the end of the sequence: the first tile has the remainder, in units of 64 rows. Under
+// causal masking the last rows have the most keys, so that a warpgroup without rows is idle in the tile with the least
+// work.
 template <class C>
 __device__ __forceinline__ int rows_of_first_tile(int q_len) {
   return ((q_len - 1) % C::kBlockQ) / 64 * 64 + 64;
@@ -56,7 +58,7 @@ template <class C>
 __device__ __forceinline__ int first_row(int q_tile, int q_len) {
   return C::kRanged && q_tile > 0 ? rows_of_first_tile<C>(q_len) + (q_tile - 1) * C::kBlockQ : q_tile * C::kBlockQ;
 }
-// The row behind the tile's last.
+// One past the tile's last row.
 template <class C>
 __device__ __forceinline__ int query_end(const WorkTile& t) {
   const bool first = C::kRanged && t.q0 == 0;
@@ -74,7 +76,7 @@ __device__ __forceinline__ WorkTile work_tile(int index, const ForwardParams& p)
     head_index = index / p.q_tiles;
     q_tile = index - head_index * p.q_tiles;
   } else {
-    // Bundles of heads; inside a bundle the longest rows first, all heads side by side.
+    // Bundles of heads. Inside a bundle the tiles with the most keys come first, and heads vary fastest.
     const int bundle_tiles = p.q_tiles * p.heads_together;
     const int bundle = index / bundle_tiles, rest = index - bundle * bundle_tiles;
     const int first_head = bundle * p.heads_together;
@@ -117,7 +119,8 @@ __device__ __forceinline__ KeyRange key_range(const WorkTile& t, const ForwardPa
   }
 }
 
-// Key tiles [first, last] of a query tile, walked from last to first. At least one, all masked if need be.
+// Key tiles [first, last] of a query tile, visited from last to first. There is always at least one; all its keys may
+// be masked.
 struct KeyTiles {
   int first, last;
 };

@@ -168,7 +168,7 @@ void add_generate_command(CLI::App& program) {
   verb->add_flag("--no-cache", options->no_cache, "Compute the whole sequence anew for each token");
   CLI::Option* stop_at_end =
       verb->add_flag("--stop-at-end", options->stop_at_end, "End at the model's end token (the default with --prompt)");
-  verb->add_flag("--ignore-end", options->ignore_end, "Go on behind the model's end token (the default with --ids)")
+  verb->add_flag("--ignore-end", options->ignore_end, "Continue past the model's end token (the default with --ids)")
       ->excludes(stop_at_end);
   verb->add_flag("--stats", options->stats, "Speed over position, and each layer's max logit and entropy");
   add_threads_option(*verb, options->threads);

@@ -9,8 +9,12 @@
 namespace rootdk::tools {
 namespace {
 
-std::string refuse_negative(const std::string& entry) {
-  return entry.find('-') == std::string::npos ? "" : entry + " must not be negative";
+// CLI11 would take a number beyond 64 bits as the largest.
+std::string refuse_seed(const std::string& entry) {
+  if (entry.find('-') != std::string::npos) return entry + " must not be negative";
+  std::uint64_t seed = 0;
+  const auto [rest, error] = std::from_chars(entry.data(), entry.data() + entry.size(), seed);
+  return error == std::errc::result_out_of_range ? entry + " is over 18446744073709551615, the largest seed" : "";
 }
 
 template <class Number>
@@ -35,7 +39,7 @@ void ExecutionOptions::add_to(CLI::App& verb) {
 }
 
 Execution ExecutionOptions::execution() const {
-  return {.executor = threads > 0 ? &shared_executor(threads) : nullptr, .target = target};
+  return {.target = target, .cpu = {.executor = threads > 0 ? &shared_executor(threads) : nullptr}};
 }
 
 template <class Number>
@@ -61,7 +65,7 @@ void add_threads_option(CLI::App& verb, int& threads, const std::string& help) {
 }
 
 void add_seed_option(CLI::App& verb, std::uint64_t& seed, const std::string& help) {
-  verb.add_option("--seed", seed, help)->check(refuse_negative)->capture_default_str()->type_name("N");
+  verb.add_option("--seed", seed, help)->check(refuse_seed)->capture_default_str()->type_name("N");
 }
 
 void add_dtype_option(CLI::App& verb, std::string& dtype, const std::string& help) {

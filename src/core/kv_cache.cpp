@@ -160,7 +160,7 @@ void KvCacheState::require_layer(std::string_view operation, std::int64_t layer)
   require(layer >= 0 && layer < config.layers, operation, ": layer ", layer, " is not in 0 to ", config.layers - 1);
 }
 
-SequenceId KvCacheState::open() {
+std::int32_t KvCacheState::prepare_slot() {
   if (free_slots.empty()) {
     // Room for the slot on the free list is made here, so that close() cannot fail.
     free_slots.reserve(sequences.size() + 1);
@@ -168,12 +168,18 @@ SequenceId KvCacheState::open() {
     free_slots.push_back(static_cast<std::int32_t>(sequences.size() - 1));
   }
   const std::int32_t slot = free_slots.back();
-  KvSequence& sequence = sequences[static_cast<std::size_t>(slot)];
-  sequence.lengths.assign(static_cast<std::size_t>(config.layers), 0);
+  sequences[static_cast<std::size_t>(slot)].lengths.assign(static_cast<std::size_t>(config.layers), 0);
+  return slot;
+}
+
+SequenceId KvCacheState::take_slot(std::int32_t slot) noexcept {
   free_slots.pop_back();
+  KvSequence& sequence = sequences[static_cast<std::size_t>(slot)];
   sequence.open = true;
   return static_cast<SequenceId>((sequence.generation << kSlotBits) | slot);
 }
+
+SequenceId KvCacheState::open() { return take_slot(prepare_slot()); }
 
 void KvCacheState::close(KvSequence& sequence) {
   release_pages_from(sequence, 0);
@@ -226,16 +232,10 @@ SequenceId KvCache::fork(SequenceId parent, std::int64_t length) {
     require(length <= from.gap_begin || length >= from.gap_end, "fork: length ", length,
             " lies in the evicted positions ", from.gap_begin, " to ", from.gap_end, " of sequence ", number(parent));
   }
-  const SequenceId child = s.open();  // may move the table: look the parent up afterwards
+  const std::int32_t slot = s.prepare_slot();  // may move the table: look the parent up afterwards
   const KvSequence& from = s.find("fork", parent);
-  KvSequence& to = s.find("fork", child);
-  const std::int64_t pages = s.pages_for(length);
-  try {
-    to.pages.assign(from.pages.begin(), from.pages.begin() + pages);
-  } catch (...) {
-    s.close(to);
-    throw;
-  }
+  KvSequence& to = s.sequences[static_cast<std::size_t>(slot)];
+  to.pages.assign(from.pages.begin(), from.pages.begin() + s.pages_for(length));
   for (const std::int32_t page : to.pages) {
     if (page != kEvictedPage) ++s.references[static_cast<std::size_t>(page)];
   }
@@ -246,7 +246,7 @@ SequenceId KvCache::fork(SequenceId parent, std::int64_t length) {
     to.gap_begin = from.gap_begin;
     to.gap_end = from.gap_end;
   }
-  return child;
+  return s.take_slot(slot);
 }
 
 void KvCache::close(SequenceId sequence) { state_->close(state_->find("close", sequence)); }
@@ -275,12 +275,17 @@ void KvCache::evict(SequenceId id, std::int64_t keep_first, std::int64_t keep_la
           " must not be negative");
   const std::int64_t length = sequence.shortest();
   std::int64_t begin = keep_first, end = length - std::min(keep_last, length);
-  const bool has_gap = sequence.gap_begin < sequence.gap_end;
-  require(!has_gap || keep_first <= sequence.gap_end, "evict: keep_first ", keep_first,
-          " is beyond the evicted positions ", sequence.gap_begin, " to ", sequence.gap_end, " of sequence ",
-          number(id), ": there is one gap a sequence");
-  if (has_gap) begin = std::min(begin, sequence.gap_begin), end = std::max(end, sequence.gap_end);
-  if (begin >= end) return;
+  if (begin >= end) return;  // everything is to be kept
+  if (sequence.gap_begin < sequence.gap_end) {
+    // Kernels skip one gap a sequence: a second one that does not touch it would lose the tokens between the two.
+    const std::int64_t lost_begin = std::min(end, sequence.gap_end), lost_end = std::max(begin, sequence.gap_begin);
+    require(lost_begin >= lost_end, "evict: keep_first ", keep_first, " and keep_last ", keep_last, " of ", length,
+            " tokens evict the positions ", begin, " to ", end, ", apart from those evicted before, ",
+            sequence.gap_begin, " to ", sequence.gap_end, " of sequence ", number(id),
+            ": there is one gap a sequence, and the tokens ", lost_begin, " to ", lost_end, " would be lost");
+    begin = std::min(begin, sequence.gap_begin);
+    end = std::max(end, sequence.gap_end);
+  }
   sequence.gap_begin = begin;
   sequence.gap_end = end;
   const std::int64_t size = s.config.page_size;

@@ -21,7 +21,7 @@ std::string refuse(const DecodeTarget& target, const AttendCall& call) {
   return target.missing();
 }
 
-// Implementations are plain function pointers: one per target, made from its index.
+// Implementations are plain function pointers, made for each target from its index.
 template <std::size_t I>
 AttendImplementation implementation() {
   return {.name = decode_targets()[I].name, .answer = [](const AttendCall& call) {

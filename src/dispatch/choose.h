@@ -73,6 +73,13 @@ std::string without_implementation(const Call& call, const Explanation& answers,
   return text.str();
 }
 
+// A target that does not exist is a mistake of the caller; else nothing here serves the call.
+inline ErrorKind kind_of_refusal(const Explanation& answers, std::string_view forced) {
+  const auto is_forced = [&](const Explanation::Candidate& candidate) { return candidate.name == forced; };
+  const bool known = forced.empty() || std::any_of(answers.candidates.begin(), answers.candidates.end(), is_forced);
+  return known ? ErrorKind::unsupported : ErrorKind::invalid_argument;
+}
+
 // The answer of the first implementation that accepts; a target that is forced excludes the others. Only a failure pays
 // for the list of reasons.
 template <class Call>
@@ -87,7 +94,8 @@ Answer<Call> choose(std::string_view operation, const Call& call, std::string_vi
     }
     return answer;
   }
-  fail(operation, ": ", without_implementation(call, ask(call), forced));
+  const Explanation answers = ask(call);
+  fail(kind_of_refusal(answers, forced), operation, ": ", without_implementation(call, answers, forced));
 }
 
 template <class Call>

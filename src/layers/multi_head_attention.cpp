@@ -60,16 +60,20 @@ void LayerCache::append(const Tensor& k, const Tensor& v) {
   length_ += added;
 }
 
+// Both are made before either is replaced: where memory runs out, the cache stays as it was.
 void LayerCache::reserve(std::int64_t capacity) {
-  for (Tensor* kept : {&k_, &v_}) {
-    Tensor larger(DType::f32, {kept->size(0), kept->size(1), capacity, kept->size(3)});
-    const std::int64_t heads = kept->size(0) * kept->size(1), row = kept->size(3);
+  auto grown = [&](const Tensor& kept) {
+    Tensor larger(DType::f32, {kept.size(0), kept.size(1), capacity, kept.size(3)});
+    const std::int64_t heads = kept.size(0) * kept.size(1), row = kept.size(3);
     for (std::int64_t head = 0; head < heads; ++head) {
-      std::copy_n(kept->view().as<float>() + head * kept->size(2) * row, length_ * row,
+      std::copy_n(kept.view().as<float>() + head * kept.size(2) * row, length_ * row,
                   larger.view().as<float>() + head * capacity * row);
     }
-    *kept = std::move(larger);
-  }
+    return larger;
+  };
+  Tensor k = grown(k_), v = grown(v_);
+  k_ = std::move(k);
+  v_ = std::move(v);
 }
 
 ConstTensorView LayerCache::keys() const { return k_.view().slice(2, 0, length_); }
@@ -123,12 +127,11 @@ Value MultiHeadAttention::operator()(Context& context, const Value& x, const Att
   call.additive_v = additive_v;
   call.padding = input.padding;
   call.alibi = alibi_;
-  const AttentionParams params{.score = config_.score,
-                               .scale = config_.scale,
-                               .softcap = config_.softcap,
-                               .causal = config_.causal,
-                               .window_left = config_.window_left,
-                               .relative_zero = input.relative_zero};
+  const AttentionParams params{
+      .score = config_.score,
+      .logits = {.scale = config_.scale, .softcap = config_.softcap, .relative_zero = input.relative_zero},
+      .causal = config_.causal,
+      .window_left = config_.window_left};
   const Value read = dot_product_attention(context, call, params, input.capture);
   return config_.output_projection ? out(context, read) : read;
 }

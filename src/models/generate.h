@@ -46,7 +46,8 @@ class Generator {
   Generator(Generator&&) noexcept;
   Generator& operator=(Generator&&) = delete;
 
-  std::optional<std::int32_t> next();  // nothing: the generation has ended
+  // Nothing: the generation has ended. One that throws for want of memory can be called again.
+  std::optional<std::int32_t> next();
   const Generation& so_far() const { return result_; }
 
  private:

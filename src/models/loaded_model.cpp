@@ -9,10 +9,12 @@
 namespace rootdk {
 
 LoadedModel LoadedModel::load(const std::string& folder) {
-  const std::filesystem::path path = model_folder(folder);
-  LoadedModel loaded{.name = folder, .model = load_model(path)};
-  if (std::filesystem::exists(path / "tokenizer.json")) loaded.tokenizer = Tokenizer::load(path);
-  return loaded;
+  return reading_file([&] {
+    const std::filesystem::path path = model_folder(folder);
+    LoadedModel loaded{.name = folder, .model = load_model(path)};
+    if (std::filesystem::exists(path / "tokenizer.json")) loaded.tokenizer = Tokenizer::load(path);
+    return loaded;
+  });
 }
 
 const Tokenizer& LoadedModel::require_tokenizer() const {

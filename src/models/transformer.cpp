@@ -268,10 +268,38 @@ Value Transformer::head(Context& context, Value x) const {
   return config_.head_softcap > 0 ? softcap(context, x, config_.head_softcap) : x;
 }
 
+// Takes back what a forward pass that throws has put into a cache, so that the pass can be tried again.
+class Transformer::CacheGuard {
+ public:
+  explicit CacheGuard(ModelCache* cache) : cache_(cache), encoded_(cache && cache->encoder_output) {}
+  ~CacheGuard() {
+    if (!cache_) return;
+    for (LayerCache& layer : cache_->self) layer.truncate(std::min(layer.length(), cache_->length));
+    if (encoded_) return;
+    for (LayerCache& layer : cache_->cross) layer.truncate(0);
+    cache_->encoder_output.reset();
+    cache_->encoder_padding.reset();
+  }
+  CacheGuard(const CacheGuard&) = delete;
+  CacheGuard& operator=(const CacheGuard&) = delete;
+
+  void commit(std::vector<std::int32_t> mask, std::int64_t length) noexcept {
+    if (!cache_) return;
+    cache_->mask = std::move(mask);
+    cache_->length = length;
+    cache_ = nullptr;
+  }
+
+ private:
+  ModelCache* cache_;
+  bool encoded_;
+};
+
 ModelResult Transformer::forward(Context& context, const ModelInput& input, const ForwardOptions& options,
                                  ModelCache* cache) const {
   require_same_count(input.mask.size(), input.ids.size(), "attention_mask");
   require_same_count(input.token_types.size(), input.ids.size(), "token_type_ids");
+  CacheGuard guard(cache);
   ModelResult result;
   StackCall call{.batch = input.batch, .cache = cache, .options = options, .captures = &result.attention};
   const bool both = config_.encoder.has_value();
@@ -295,7 +323,7 @@ ModelResult Transformer::forward(Context& context, const ModelInput& input, cons
     }
   }
   const std::vector<std::int32_t> before = cache ? cache->mask : std::vector<std::int32_t>();
-  const std::vector<std::int32_t> mask =
+  std::vector<std::int32_t> mask =
       extend_mask(before, input.batch, added, both ? std::span<const std::int32_t>() : input.mask);
   call.total_length = static_cast<std::int64_t>(mask.size()) / input.batch;
   const std::vector<std::int32_t> positions =
@@ -305,11 +333,8 @@ ModelResult Transformer::forward(Context& context, const ModelInput& input, cons
   Value x = embed_tokens(context, stack_, decoder_embedding_, ids, positions,
                          both ? std::span<const std::int32_t>() : input.token_types);
   x = run(context, stack_, config_.stack, x, call);
-  if (cache) {
-    cache->mask = mask;
-    cache->length = call.total_length;
-  }
   result.output = head(context, options.last_only ? last_rows(context, x, input.batch) : x);
+  guard.commit(std::move(mask), call.total_length);
   return result;
 }
 

@@ -60,7 +60,7 @@ class Transformer {
   std::int64_t parameter_count() const;
 
   // With a cache, ids (decoder_ids of an encoder-decoder model) are those that follow the ones it has seen; ids of an
-  // encoder are read in the first call alone.
+  // encoder are read in the first call alone. A call that throws leaves the cache as it was.
   ModelResult forward(Context& context, const ModelInput& input, const ForwardOptions& options = {},
                       ModelCache* cache = nullptr) const;
   ModelCache make_cache(std::int64_t batch, std::int64_t capacity) const;
@@ -80,6 +80,7 @@ class Transformer {
     void collect(Parameters& into, const std::string& name) const;
   };
   struct StackCall;
+  class CacheGuard;
 
   Value embed_tokens(Context& context, const Stack& stack, const Value& table, std::span<const std::int32_t> ids,
                      std::span<const std::int32_t> positions, std::span<const std::int32_t> token_types) const;

@@ -25,7 +25,8 @@ EncodeTiled encode_tiled() {
     cudaDriverEntryPointQueryResult found{};
     check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found),
           "looking for cuTensorMapEncodeTiled in the driver");
-    require(found == cudaDriverEntryPointSuccess && entry, "attention: the driver has no cuTensorMapEncodeTiled");
+    require(found == cudaDriverEntryPointSuccess && entry, ErrorKind::device,
+            "attention: the driver has no cuTensorMapEncodeTiled");
     return reinterpret_cast<EncodeTiled>(entry);
   }();
   return function;
@@ -69,8 +70,8 @@ CUtensorMap make_tensor_map(const ConstTensorView& view, int rows, int columns) 
   const CUresult status = encode_tiled()(&map, type, 4, const_cast<void*>(view.data), sizes, strides, box, steps,
                                          CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
                                          CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  require(status == CUDA_SUCCESS, "attention: the driver refuses a tensor map of ", describe(view), " with boxes of ",
-          rows, " x ", columns, ": CUresult ", static_cast<int>(status));
+  require(status == CUDA_SUCCESS, ErrorKind::device, "attention: the driver refuses a tensor map of ", describe(view),
+          " with boxes of ", rows, " x ", columns, ": CUresult ", static_cast<int>(status));
   return map;
 }
 

@@ -8,7 +8,7 @@
 
 #include "cuda/common/make_rule.h"
 #include "cuda/common/rotation.h"
-#include "cuda/kv/attention_params.h"
+#include "cuda/kv/attention_shape.h"
 #include "cuda/kv/rotate_queries.h"
 #include "cuda/kv/upload.h"
 #include "cuda/launch/device.h"
@@ -115,7 +115,8 @@ struct AttendPlan {
 
   AttendPlan(const AttendCall& call, void* memory) : kernel(kernel_for(call)), tables(call) {
     const KvShape& s = call.shape;
-    args.rule = make_rule(kv::attention_shape(s), kv::attention_params(call.params), call.logit_scale, {});
+    args.rule = make_rule(kv::attention_shape(s), call.params.logits, call.logit_scale,
+                          {.causal = true, .left = call.params.window_left});
     args.q = any_view<4>(call.q);
     args.out = any_view<4>(call.out);
     args.k = cached_tensor(call.k, call.k_scales);
@@ -192,9 +193,9 @@ std::string refuse_plan(const AttendCall& call, const AttendPlan& plan) {
 
 void launch_plan(const AttendCall& call, const AttendPlan& plan) {
   if (plan.tables.tiles.empty()) return;
-  require_workspace(call.execution, plan.workspace_bytes, "attend");
+  require_workspace(call.execution.cuda, plan.workspace_bytes, "attend");
   const DeviceGuard guard(call.q.device.index);
-  const auto stream = static_cast<cudaStream_t>(call.execution.stream);
+  const auto stream = static_cast<cudaStream_t>(call.execution.cuda.stream);
   kv::upload_words(plan.tables.words(), plan.words, stream, call.q.device.index);
   if (plan.rotated) kv::rotate_queries(call, plan.positions, plan.rotated, stream);
 
@@ -217,7 +218,7 @@ void launch_plan(const AttendCall& call, const AttendPlan& plan) {
 
 Answer<AttendCall> answer(const AttendCall& call) {
   if (std::string reason = refuse(call); !reason.empty()) return {.refusal = reason};
-  AttendPlan plan(call, call.execution.workspace);
+  AttendPlan plan(call, call.execution.cuda.workspace);
   if (std::string reason = refuse_plan(call, plan); !reason.empty()) return {.refusal = reason};
   return {.workspace_bytes = plan.workspace_bytes,
           .run = [plan = std::move(plan)](const AttendCall& accepted) { launch_plan(accepted, plan); }};

@@ -218,9 +218,9 @@ void launch_sweep(const Sweep& sweep, const char* name, cudaStream_t stream) {
 }
 
 void launch_plan(const BackwardCall& call, const BackwardPlan& plan) {
-  require_workspace(call.execution, plan.workspace_bytes, "attention_backward");
+  require_workspace(call.execution.cuda, plan.workspace_bytes, "attention_backward");
   const DeviceGuard guard(call.saved.q.device.index);
-  const auto stream = static_cast<cudaStream_t>(call.execution.stream);
+  const auto stream = static_cast<cudaStream_t>(call.execution.cuda.stream);
   launch_inverse_norms(plan.q_norms, stream);
   launch_inverse_norms(plan.k_norms, stream);
   launch_row_constants(plan.constants, stream);
@@ -238,7 +238,7 @@ Answer<BackwardCall> answer(const BackwardCall& call) {
   if (std::string reason = refuse_call(call.saved.q, call.shape, call.params); !reason.empty()) {
     return {.refusal = reason};
   }
-  const BackwardPlan plan = make_plan(call, call.execution.workspace);
+  const BackwardPlan plan = make_plan(call, call.execution.cuda.workspace);
   if (std::string reason = refuse_plan(call, plan); !reason.empty()) return {.refusal = reason};
   return {.workspace_bytes = plan.workspace_bytes,
           .run = [plan](const BackwardCall& accepted) { launch_plan(accepted, plan); }};

@@ -55,7 +55,7 @@ InspectArguments make_inspect(const ForwardCall& call, const ForwardArguments& f
   }
   if (call.stats.weights.defined()) {
     inspect.weights = device_view<float, 4>(call.stats.weights);
-    inspect.weight_rows = device_view<const int, 1>(call.stats.weight_rows);
+    inspect.weight_rows = device_view<const int, 1>(call.params.stats.weight_rows);
     inspect.chosen_rows = static_cast<int>(call.stats.weights.size(2));
     inspect.weight_keys = static_cast<int>(call.stats.weights.size(3));
   }
@@ -96,9 +96,9 @@ ForwardPlan make_plan(const ForwardCall& call, void* memory) {
 }
 
 void launch_plan(const ForwardCall& call, const ForwardPlan& plan) {
-  require_workspace(call.execution, plan.workspace_bytes, "attention");
+  require_workspace(call.execution.cuda, plan.workspace_bytes, "attention");
   const DeviceGuard guard(call.q.device.index);
-  const auto stream = static_cast<cudaStream_t>(call.execution.stream);
+  const auto stream = static_cast<cudaStream_t>(call.execution.cuda.stream);
   launch_inverse_norms(plan.q_norms, stream);
   launch_inverse_norms(plan.k_norms, stream);
   launch(plan.kernel.function, "the forward kernel",
@@ -114,7 +114,7 @@ void launch_plan(const ForwardCall& call, const ForwardPlan& plan) {
 
 Answer<ForwardCall> answer(const ForwardCall& call) {
   if (std::string reason = refuse_call(call.q, call.shape, call.params); !reason.empty()) return {.refusal = reason};
-  const ForwardPlan plan = make_plan(call, call.execution.workspace);
+  const ForwardPlan plan = make_plan(call, call.execution.cuda.workspace);
   if (std::string reason = refuse_blocks(plan.largest_grid()); !reason.empty()) return {.refusal = reason};
   if (std::string reason = refuse_shared_bytes(call.q.device, plan.kernel.shared_bytes); !reason.empty()) {
     return {.refusal = reason};

@@ -35,7 +35,7 @@ Answer<BackwardCall> answer(const BackwardCall& call) {
   const BackwardChoice choice = choose_backward(call);
   const std::size_t bytes = std::max(backward_workspace(choice), others.workspace_bytes);
   return {.workspace_bytes = bytes, .run = [=](const BackwardCall& accepted) {
-            require_workspace(accepted.execution, bytes, "attention_backward");
+            require_workspace(accepted.execution.cuda, bytes, "attention_backward");
             const DeviceGuard guard(accepted.saved.q.device.index);
             launch_backward(accepted, choice);
             if (with_others) others.run(others_of(accepted));

@@ -19,7 +19,7 @@ template <class Choice>
 Answer<ForwardCall> accept(const Choice& choice) {
   return {.workspace_bytes = choice.workspace_bytes(), .run = [choice](const ForwardCall& call) {
             if (call.q.elements() == 0) return;
-            require_workspace(call.execution, choice.workspace_bytes());
+            require_workspace(call.execution.cuda, choice.workspace_bytes());
             const DeviceGuard guard(call.q.device.index);
             launch(call, choice);
           }};

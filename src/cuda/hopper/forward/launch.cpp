@@ -33,7 +33,7 @@ int heads_together(const ForwardCall& call) {
 void launch_forward(const ForwardCall& call, const ForwardChoice& choice) {
   const AttentionShape& s = call.shape;
   const ForwardKernel& kernel = choice.kernel;
-  const auto stream = static_cast<cudaStream_t>(call.execution.stream);
+  const auto stream = static_cast<cudaStream_t>(call.execution.cuda.stream);
 
   ForwardParams params = make_params(call);
   params.q_tiles = static_cast<int>((s.q_len + kernel.block_q - 1) / kernel.block_q);
@@ -42,7 +42,7 @@ void launch_forward(const ForwardCall& call, const ForwardChoice& choice) {
   const int blocks = std::min(params.tiles, device_traits(call.q.device.index).multiprocessors);
   const bool in_shares = !choice.counts_tiles && blocks * bytes_of_head(s) <= kQuietShare;
   if (in_shares) params.tile_share = (params.tiles + blocks - 1) / blocks;
-  if (choice.counts_tiles) params.tile_counter = static_cast<int*>(call.execution.workspace);
+  if (choice.counts_tiles) params.tile_counter = static_cast<int*>(call.execution.cuda.workspace);
   if (params.tile_counter) clear_tile_counter(params.tile_counter, stream, call.q.device.index);
 
   ForwardMaps maps{.q = make_tensor_map(call.q, kernel.block_q, 64),

@@ -25,13 +25,14 @@ DeviceVector<T> vector(const ConstTensorView& view) {
 LogitTerms make_terms(const ForwardCall& call) {
   const AttentionParams& p = call.params;
   LogitTerms terms;
-  if (p.softcap > 0) terms.softcap = make_softcap(p.softcap, call.logit_scale);
-  terms.alibi_slopes = vector<float>(p.alibi_slopes);
-  if (p.relative_table.defined()) {
-    const ConstTensorView table = broadcast(p.relative_table, {call.shape.heads, p.relative_table.size(1)});
+  if (p.logits.softcap > 0) terms.softcap = make_softcap(p.logits.softcap, call.logit_scale);
+  terms.alibi_slopes = vector<float>(p.logits.alibi_slopes);
+  if (p.logits.relative_table.defined()) {
+    const ConstTensorView table =
+        broadcast(p.logits.relative_table, {call.shape.heads, p.logits.relative_table.size(1)});
     terms.relative_table = {const_cast<void*>(table.data), 0, table.stride(0), 0, table.stride(1)};
     terms.relative_entries = static_cast<int>(table.size(1));
-    terms.relative_zero = static_cast<int>(p.relative_zero);
+    terms.relative_zero = static_cast<int>(p.logits.relative_zero);
   }
   if (p.bias.defined()) {
     terms.bias_type = p.bias.dtype == DType::f32 ? BiasType::f32 : BiasType::element;
@@ -86,12 +87,14 @@ ForwardParams make_params(const ForwardCall& call) {
   params.row_values[kMaxWeight] = row_tensor(call.stats.max_weight);
   params.row_values[kEntropy] = row_tensor(call.stats.entropy);
   params.row_values[kSumP2] = row_tensor(call.stats.sum_p2);
-  params.stats_stride = static_cast<int>(std::min<std::int64_t>(call.stats.stride, kNoLimit));
+  params.stats_stride = static_cast<int>(std::min<std::int64_t>(call.params.stats.stride, kNoLimit));
   params.sequences = static_cast<int>(s.batch);
   params.heads = static_cast<int>(s.heads);
   params.group = static_cast<int>(s.group());
   params.q_len = static_cast<int>(s.q_len);
   params.kv_len = static_cast<int>(s.kv_len);
+  params.q_rows = static_cast<int>(call.q.size(2));
+  params.kv_rows = static_cast<int>(call.k.size(2));
   params.head_dim = static_cast<int>(s.head_dim);
   params.value_dim = static_cast<int>(s.value_dim);
   params.left = window_limit(p.window_left);
@@ -101,7 +104,7 @@ ForwardParams make_params(const ForwardCall& call) {
   params.kv_starts = vector<std::int32_t>(p.kv_starts);
   params.scale = static_cast<float>(call.logit_scale);
   params.scale_log2 = static_cast<float>(call.logit_scale * kLog2e);
-  params.sinks = vector<float>(p.sinks);
+  params.sinks = vector<float>(p.logits.sinks);
   params.terms = make_terms(call);
   return params;
 }

@@ -41,10 +41,21 @@ class TileDealer {
   int wave_ = 0;
 };
 
-// kv_lengths are in device memory, where the host cannot check them: clamped here, so that no key outside the tensors
-// is loaded. The starts of packed sequences are trusted.
+// Lengths and starts are in device memory, where the host cannot check them. They are clamped here, so that no row or
+// key outside the tensors is loaded.
 __device__ __forceinline__ int visible_keys(const ForwardParams& p, int sequence) {
   return min(max(p.kv_lengths.data[sequence * p.kv_lengths.stride], 0), p.kv_len);
+}
+
+// The rows of a packed sequence, clamped to the tensor and to the longest length.
+struct PackedRows {
+  int begin, len;
+};
+__device__ __forceinline__ PackedRows packed_rows(const DeviceVector<std::int32_t>& starts, int sequence, int rows,
+                                                  int longest) {
+  const int begin = min(max(starts.data[sequence * starts.stride], 0), rows);
+  const int end = min(max(starts.data[(sequence + 1) * starts.stride], begin), rows);
+  return {begin, min(end - begin, longest)};
 }
 
 // Query tiles are aligned to the end of the sequence: the first tile has the remainder, in units of 64 rows. Under
@@ -93,10 +104,12 @@ __device__ __forceinline__ WorkTile work_tile(int index, const ForwardParams& p)
   t.kv_len = t.kv_visible = p.kv_len;
   if constexpr (C::kRanged) {
     if (p.q_starts.data) {
-      t.q_begin = p.q_starts.data[t.sequence * p.q_starts.stride];
-      t.q_len = p.q_starts.data[(t.sequence + 1) * p.q_starts.stride] - t.q_begin;
-      t.kv_begin = p.kv_starts.data[t.sequence * p.kv_starts.stride];
-      t.kv_len = t.kv_visible = p.kv_starts.data[(t.sequence + 1) * p.kv_starts.stride] - t.kv_begin;
+      const PackedRows q = packed_rows(p.q_starts, t.sequence, p.q_rows, p.q_len);
+      const PackedRows kv = packed_rows(p.kv_starts, t.sequence, p.kv_rows, p.kv_len);
+      t.q_begin = q.begin;
+      t.q_len = q.len;
+      t.kv_begin = kv.begin;
+      t.kv_len = t.kv_visible = kv.len;
     } else if (p.kv_lengths.data) {
       t.kv_visible = visible_keys(p, t.sequence);
     }

@@ -13,12 +13,13 @@ FeedForward::FeedForward(const FeedForwardConfig& config) : config_(config) {
           " of ", config.experts, " experts");
   for (std::int64_t i = 0; i < (mixture ? config.experts : 1); ++i) {
     Expert expert;
-    if (config.gated || mixture) expert.gate = Linear(config.d_ff, config.d_model, config.bias || mixture);
-    expert.up = Linear(config.d_ff, config.d_model, config.bias || mixture);
-    expert.down = Linear(config.d_model, config.d_ff, config.bias || mixture);
+    if (config.gated || mixture)
+      expert.gate = Linear(config.d_ff, config.d_model, config.bias || mixture, config.memory);
+    expert.up = Linear(config.d_ff, config.d_model, config.bias || mixture, config.memory);
+    expert.down = Linear(config.d_model, config.d_ff, config.bias || mixture, config.memory);
     experts.push_back(std::move(expert));
   }
-  if (mixture) router = Linear(config.experts, config.d_model, true);
+  if (mixture) router = Linear(config.experts, config.d_model, true, config.memory);
 }
 
 Value FeedForward::operator()(Context& context, const Value& x) const {

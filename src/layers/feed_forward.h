@@ -16,6 +16,7 @@ struct FeedForwardConfig {
   // over those; experts are clamped SwiGLU with biases (gpt_oss).
   std::int64_t experts = 0, top_k = 0;
   double clamp_limit = 7.0;
+  WeightMemory memory = WeightMemory::own;
 };
 
 class FeedForward {

@@ -59,6 +59,8 @@ struct TransformerConfig {
   double head_softcap = 0.0;         // on the logits (Gemma 2)
   bool head_bias = false;            // final_logits_bias (Marian)
   bool separate_embeddings = false;  // encoder and decoder have tables of their own (Marian)
+  DType stored_type = DType::f32;    // of the checkpoint's weights; what a cache of keys takes where none is asked for
+  WeightMemory memory = WeightMemory::own;  // of the matrices
 
   // Generation.
   std::int64_t decoder_start = -1;

@@ -42,8 +42,9 @@ MultiHeadAttention::MultiHeadAttention(const MultiHeadConfig& config) : config_(
   if (config_.output_projection)
     out = Linear(config_.d_model, config_.heads * config_.value_dim, config_.out_bias, config_.memory);
   if (config_.qk_norm) {
-    q_norm = Norm(config_.head_dim, *config_.qk_norm, false);
-    k_norm = Norm(config_.head_dim, *config_.qk_norm, false);
+    const bool all = config_.qk_norm_over_heads;
+    q_norm = Norm(config_.head_dim * (all ? config_.heads : 1), *config_.qk_norm, false);
+    k_norm = Norm(config_.head_dim * (all ? config_.kv_heads : 1), *config_.qk_norm, false);
   }
   if (config_.sinks) sinks = make_value({config_.heads});
   if (config_.score == Score::additive) additive_v = make_value({config_.heads, config_.head_dim});
@@ -89,6 +90,7 @@ Value MultiHeadAttention::operator()(Context& context, const Value& x, const Att
                                .softcap = config_.softcap,
                                .causal = config_.causal,
                                .window_left = config_.window_left,
+                               .window_right = config_.window_right,
                                .relative_zero = input.relative_zero};
   Value attended;
   if (input.cached.cache) {

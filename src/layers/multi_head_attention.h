@@ -22,6 +22,7 @@ struct MultiHeadConfig {
   bool qkv_bias = false, out_bias = false;
   bool output_projection = true;        // false: the result is the heads' outputs side by side
   std::optional<NormParams> qk_norm{};  // over each head of q and k, before the rotation
+  bool qk_norm_over_heads = false;      // over all heads together instead (OLMo 2)
   bool sinks = false;                   // a learned logit per head
   bool alibi = false;
   bool rotary = false;  // rotates with AttentionInput::rope
@@ -29,7 +30,9 @@ struct MultiHeadConfig {
   Scale scale{};
   double softcap = 0.0;
   bool causal = false;
-  std::int64_t window_left = -1;  // keys before the query's own that stay visible; -1: all
+  std::int64_t window_left = -1;   // keys before the query's own that stay visible; -1: all
+  std::int64_t window_right = -1;  // keys behind it, where it is not causal; -1: all
+  bool local_rope = false;         // rotates with the table for layers that slide (Gemma 3, ModernBERT)
   WeightMemory memory = WeightMemory::own;
 };
 

@@ -97,26 +97,34 @@ std::optional<WeightFormat> weights_of(const std::string& parameter, const Trans
 
 Checkpoint Checkpoint::open(const std::filesystem::path& folder) {
   Checkpoint checkpoint;
-  const std::filesystem::path single = folder / "model.safetensors", index = folder / "model.safetensors.index.json";
   checkpoint.where_ = folder.string();
-  if (std::filesystem::exists(single)) {
-    checkpoint.files_.push_back(SafetensorsFile::open(single));
-    for (const std::string& name : checkpoint.files_[0].names()) checkpoint.places_[name] = 0;
-    return checkpoint;
+  for (const char* name : {"model.safetensors", "pytorch_model.bin"}) {
+    const std::filesystem::path single = folder / name, index = folder / (std::string(name) + ".index.json");
+    if (std::filesystem::exists(single)) {
+      checkpoint.files_.push_back(open_tensor_file(single));
+      for (const std::string& tensor : checkpoint.files_[0]->names()) checkpoint.places_[tensor] = 0;
+      return checkpoint;
+    }
+    if (std::filesystem::exists(index)) {
+      checkpoint.read_shards(folder, index);
+      return checkpoint;
+    }
   }
-  require(std::filesystem::exists(index), folder.string(),
-          ": neither model.safetensors nor model.safetensors.index.json");
+  fail(folder.string(), ": neither model.safetensors nor model.safetensors.index.json, nor pytorch_model.bin");
+}
+
+void Checkpoint::read_shards(const std::filesystem::path& folder, const std::filesystem::path& index) {
   std::map<std::string, std::size_t> numbers;
   for (const auto& [name, file] : shard_map(index)) {
     if (!numbers.contains(file)) {
-      numbers[file] = checkpoint.files_.size();
-      checkpoint.files_.push_back(SafetensorsFile::open(folder / file));
+      numbers[file] = files_.size();
+      files_.push_back(open_tensor_file(folder / file));
     }
     const std::size_t number = numbers[file];
-    require(checkpoint.files_[number].contains(name), index.string(), ": ", name, " is not in ", file);
-    checkpoint.places_[name] = number;
+    require(files_[number]->contains(name), index.string(), ": ", name, " is not in ", file);
+    places_[name] = number;
   }
-  return checkpoint;
+  require(!files_.empty(), index.string(), ": weight_map is empty");
 }
 
 void check_bindings(const std::vector<Binding>& bindings, const Checkpoint& checkpoint) {

@@ -1,6 +1,7 @@
 #pragma once
 
-// A folder in the transformers layout: config.json, model.safetensors or shards with model.safetensors.index.json.
+// A folder in the transformers layout: config.json and model.safetensors, or pytorch_model.bin, or shards of either
+// with an index.
 
 #include <filesystem>
 #include <map>
@@ -11,6 +12,7 @@
 #include "layers/stored_matrix.h"
 #include "models/architectures.h"
 #include "models/safetensors.h"
+#include "models/tensor_file.h"
 #include "models/transformer.h"
 
 namespace rootdk {
@@ -25,13 +27,14 @@ class Checkpoint {
   std::string_view type_name(const std::string& name) const { return file_of(name).type_name(name); }
   ConstTensorView tensor(const std::string& name) const { return file_of(name).tensor(name); }
   const std::string& where() const { return where_; }
-  const std::map<std::string, std::string>& metadata() const { return files_.front().metadata(); }
+  const std::map<std::string, std::string>& metadata() const { return files_.front()->metadata(); }
 
  private:
-  const SafetensorsFile& file_of(const std::string& name) const { return files_[places_.at(name)]; }
+  const TensorFile& file_of(const std::string& name) const { return *files_[places_.at(name)]; }
+  void read_shards(const std::filesystem::path& folder, const std::filesystem::path& index);
 
   std::string where_;
-  std::vector<SafetensorsFile> files_;
+  std::vector<std::shared_ptr<const TensorFile>> files_;
   std::map<std::string, std::size_t> places_;
 };
 

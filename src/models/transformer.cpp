@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "core/check.h"
 #include "layers/elementwise.h"
 #include "layers/mixture.h"
+#include "layers/stored_matrix.h"
 #include "rootdk/dropout.h"
 
 namespace rootdk {
@@ -62,6 +64,17 @@ void require_same_count(std::size_t found, std::size_t expected, const char* nam
   require(found == 0 || found == expected, "forward: ", name, " has ", found, " entries for ", expected, " ids");
 }
 
+// "dynamic" stretches the base only for sequences longer than the model was trained on.
+RopeParams rope_params(const RopeConfig& rope, std::int64_t length) {
+  RopeParams params = rope.params;
+  if (rope.dynamic && length > rope.max_position) {
+    params.scaling = RopeScaling::ntk;
+    params.factor = rope.dynamic_factor * static_cast<double>(length) / static_cast<double>(rope.max_position) -
+                    (rope.dynamic_factor - 1.0);
+  }
+  return params;
+}
+
 Value last_rows(Context& context, const Value& x, std::int64_t batch) {
   const std::int64_t length = x->rows() / batch;
   if (length == 1) return x;
@@ -88,9 +101,9 @@ struct Transformer::StackCall {
   std::vector<AttentionCapture>* cross_captures = nullptr;
 };
 
-Transformer::Stack::Stack(const StackConfig& config, std::int64_t d_model) {
+Transformer::Stack::Stack(const StackConfig& config, std::int64_t d_model, std::int64_t embedding_width) {
   for (const BlockConfig& block : config.blocks) blocks.emplace_back(block);
-  if (config.embedding_norm) embedding_norm = Norm(d_model, config.norm, config.norm_bias);
+  if (config.embedding_norm) embedding_norm = Norm(embedding_width, config.norm, config.norm_bias);
   if (config.final_norm) final_norm = Norm(d_model, config.norm, config.norm_bias);
   if (config.stored_positions > 0) positions = make_value({config.stored_positions, d_model});
   if (config.relative) {
@@ -113,13 +126,17 @@ Transformer::Transformer(TransformerConfig config) : config_(std::move(config)) 
     if (!stack) continue;
     for (BlockConfig& block : stack->blocks) block.attention.memory = block.feed_forward.memory = config_.memory;
   }
-  auto matrix = [&](std::int64_t rows) { return make_weight(rows, d_model, config_.memory); };
+  const std::int64_t width = config_.embedding_size > 0 ? config_.embedding_size : d_model;
+  auto matrix = [&](std::int64_t rows) { return make_weight(rows, width, config_.memory); };
   embedding_ = matrix(config_.vocab_size);
   decoder_embedding_ = config_.separate_embeddings ? matrix(config_.decoder_vocab_size) : embedding_;
-  if (config_.positions == PositionEncoding::learned) positions_ = make_value({config_.max_position, d_model});
-  if (config_.token_types > 0) token_types_ = make_value({config_.token_types, d_model});
-  if (config_.encoder) encoder_.emplace(*config_.encoder, d_model);
-  stack_ = Stack(config_.stack, d_model);
+  if (config_.positions == PositionEncoding::learned) {
+    positions_ = make_value({config_.max_position + config_.position_offset, width});
+  }
+  if (config_.token_types > 0) token_types_ = make_value({config_.token_types, width});
+  if (config_.embedding_size > 0) embedding_projection_ = Linear(d_model, width, true, config_.memory);
+  if (config_.encoder) encoder_.emplace(*config_.encoder, d_model, width);
+  stack_ = Stack(config_.stack, d_model, width);
   if (config_.output == ModelOutput::logits) {
     head_ = config_.tied_head ? decoder_embedding_ : matrix(config_.decoder_vocab_size);
     if (config_.head_bias) head_bias_ = make_value({config_.decoder_vocab_size});
@@ -131,6 +148,7 @@ Parameters Transformer::parameters() const {
   if (config_.separate_embeddings) all.push_back({"decoder_embedding.weight", decoder_embedding_});
   if (positions_) all.push_back({"position.weight", positions_});
   if (token_types_) all.push_back({"token_type.weight", token_types_});
+  if (embedding_projection_.weight) embedding_projection_.collect(all, "embedding_projection");
   if (encoder_) encoder_->collect(all, "encoder");
   stack_.collect(all, "stack");
   if (head_ && !config_.tied_head) all.push_back({"head.weight", head_});
@@ -140,7 +158,11 @@ Parameters Transformer::parameters() const {
 
 std::int64_t Transformer::parameter_count() const {
   std::int64_t count = 0;
-  for (const Parameter& parameter : parameters()) count += parameter.value->elements();
+  std::set<const void*> counted;  // layers may share what is stored
+  for (const Parameter& parameter : parameters()) {
+    const StoredMatrix* stored = parameter.value->stored();
+    if (!stored || counted.insert(stored->matrix.data).second) count += parameter.value->elements();
+  }
   return count;
 }
 
@@ -156,9 +178,12 @@ Value Transformer::embed_tokens(Context& context, const Stack& stack, const Valu
   }
   const std::int32_t last = *std::max_element(positions.begin(), positions.end());
   if (const Value& learned = stack.positions ? stack.positions : positions_) {
-    require(last < learned->rows(), "forward: ", last + 1, " tokens pass the ", learned->rows(),
+    const std::int64_t offset = config_.position_offset;
+    require(last + offset < learned->rows(), "forward: ", last + 1, " tokens pass the ", learned->rows() - offset,
             " positions the model has learned");
-    x = add(context, x, embed(context, positions, learned));
+    std::vector<std::int32_t> rows(positions.begin(), positions.end());
+    for (std::int32_t& row : rows) row += static_cast<std::int32_t>(offset);
+    x = add(context, x, embed(context, rows, learned));
   } else if (config_.positions == PositionEncoding::sinusoidal) {
     Value encodings = make_value({last + 1, config_.d_model});
     sinusoidal_positions(encodings->value(), {.layout = config_.sinusoidal});
@@ -166,6 +191,7 @@ Value Transformer::embed_tokens(Context& context, const Stack& stack, const Valu
     x = add(context, x, embed(without_gradient, positions, encodings));
   }
   if (stack.embedding_norm) x = stack.embedding_norm(context, x);
+  if (embedding_projection_.weight) x = embedding_projection_(context, x);
   return dropout(context, x);
 }
 
@@ -176,16 +202,13 @@ Value Transformer::run(Context& context, const Stack& stack, const StackConfig& 
   input.self.padding = call.padding;
   input.cross.source = call.memory;
   input.cross.padding = call.memory_padding;
+  std::shared_ptr<const RopeTable> rope, local_rope;
   if (config_.positions == PositionEncoding::rotary) {
-    RopeParams params = config_.rope.params;
     const std::int64_t head_dim = stack.blocks.front().attention.config().head_dim;
-    if (config_.rope.dynamic && call.total_length > config_.rope.max_position) {
-      params.scaling = RopeScaling::ntk;
-      const double factor = config_.rope.dynamic_factor;
-      params.factor = factor * static_cast<double>(call.total_length) / static_cast<double>(config_.rope.max_position) -
-                      (factor - 1.0);
+    rope = make_rope_table(head_dim, rope_params(config_.rope, call.total_length), call.positions);
+    if (config_.local_rope) {
+      local_rope = make_rope_table(head_dim, rope_params(*config_.local_rope, call.total_length), call.positions);
     }
-    input.self.rope = make_rope_table(head_dim, params, call.positions);
   }
   if (stack.relative) {
     input.self.relative_table = t5_table(context, stack.relative, *config.relative);
@@ -209,6 +232,7 @@ Value Transformer::run(Context& context, const Stack& stack, const StackConfig& 
       slot.want_stats = call.options.stats;
       return &slot;
     };
+    input.self.rope = local_rope && stack.blocks[layer].attention.config().local_rope ? local_rope : rope;
     input.self.capture = capture(call.captures);
     input.cross.capture = capture(call.cross_captures);
     std::vector<FixedKeys> fixed;

@@ -73,7 +73,7 @@ class Transformer {
     Value positions;  // [max_position, d_model], where the checkpoint stores it
 
     Stack() = default;
-    Stack(const StackConfig& config, std::int64_t d_model);
+    Stack(const StackConfig& config, std::int64_t d_model, std::int64_t embedding_width);
     void collect(Parameters& into, const std::string& name) const;
   };
   struct StackCall;
@@ -89,6 +89,7 @@ class Transformer {
   Value embedding_;          // [vocab, d_model]
   Value decoder_embedding_;  // where it is separate, else the same
   Value positions_, token_types_;
+  Linear embedding_projection_;  // null weight where embeddings have the width of the model
   std::optional<Stack> encoder_;
   Stack stack_;
   Value head_, head_bias_;

@@ -150,8 +150,8 @@ TEST_P(Decoder, TrimAndForkGoBackToWhatWas) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Decoder,
-                         ::testing::Values("bloom", "gemma2", "gpt2", "gpt_neox", "gpt_oss", "llama", "marian",
-                                           "mistral", "qwen3", "t5"),
+                         ::testing::Values("bloom", "gemma2", "gemma3", "gpt2", "gpt_neox", "gpt_oss", "llama",
+                                           "marian", "mistral", "mixtral", "olmo2", "phi3", "qwen2", "qwen3", "t5"),
                          [](const auto& info) { return info.param; });
 
 std::vector<float> logits_of(const Transformer& model) {

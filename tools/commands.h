@@ -10,7 +10,7 @@ class App;
 namespace rootdk::tools {
 
 void add_tour_command(CLI::App& program);
-void add_attend_command(CLI::App& program);
+void add_attention_command(CLI::App& program);
 void add_explain_command(CLI::App& program);
 void add_bench_command(CLI::App& program);
 void add_forward_command(CLI::App& program);

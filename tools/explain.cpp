@@ -98,7 +98,7 @@ class Question {
       params.score = Score::additive;
       params.additive_v = shaped(small_, {o.heads, o.head_dim});
     }
-    params.softcap = o.softcap;
+    params.logits.softcap = o.softcap;
     params.dropout = o.dropout;
     params.causal = o.causal;
     params.window_left = o.window_left;
@@ -126,12 +126,12 @@ class Question {
 
   void set_logit_terms(const ExplainOptions& o, std::int64_t kv_len) {
     if (o.bias) params.bias = shaped(small_, {o.batch, o.heads, o.q_len, kv_len});
-    if (o.alibi) params.alibi_slopes = shaped(small_, {o.heads});
+    if (o.alibi) params.logits.alibi_slopes = shaped(small_, {o.heads});
     if (o.relative_table) {
-      params.relative_table = shaped(small_, {o.heads, 257});
-      params.relative_zero = 128;
+      params.logits.relative_table = shaped(small_, {o.heads, 257});
+      params.logits.relative_zero = 128;
     }
-    if (o.sinks) params.sinks = shaped(small_, {o.heads});
+    if (o.sinks) params.logits.sinks = shaped(small_, {o.heads});
   }
 
   void set_stats(const ExplainOptions& o, std::int64_t kv_len) {
@@ -152,9 +152,9 @@ class Question {
             .k = like(k),
             .v = like(v),
             .bias = like(params.bias),
-            .relative_table = like(params.relative_table),
-            .alibi_slopes = like(params.alibi_slopes),
-            .sinks = like(params.sinks),
+            .relative_table = like(params.logits.relative_table),
+            .alibi_slopes = like(params.logits.alibi_slopes),
+            .sinks = like(params.logits.sinks),
             .additive_v = like(params.additive_v),
             .column_mass = {}};
   }

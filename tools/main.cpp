@@ -38,7 +38,7 @@ int main(int argc, char** argv) {
   program.require_subcommand(1);
   rootdk::tools::add_tour_command(program);
   rootdk::tools::add_lab_command(program);
-  rootdk::tools::add_attend_command(program);
+  rootdk::tools::add_attention_command(program);
   rootdk::tools::add_explain_command(program);
   rootdk::tools::add_bench_command(program);
   rootdk::tools::add_forward_command(program);

@@ -36,7 +36,7 @@ void ExecutionOptions::add_to(CLI::App& verb) {
 }
 
 Execution ExecutionOptions::execution() const {
-  return {.executor = threads > 0 ? &shared_executor(threads) : nullptr, .target = target};
+  return {.target = target, .cpu = {.executor = threads > 0 ? &shared_executor(threads) : nullptr}};
 }
 
 template <class Number>

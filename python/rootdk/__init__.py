@@ -19,6 +19,7 @@ import types as _types
 from ._abi import version as _version
 from ._attention import Explanation, attention, attention_backward, dropout_keeps, explain, merge_states
 from ._buffer import Buffer
+from ._errors import DeviceError, FileError, UnsupportedError
 from ._inspection import HeadProfile, Inspection, inspect
 from ._kv_cache import KvCache, KvSequence, KvUsage
 from ._models import Generation, Model, Token, load
@@ -53,7 +54,9 @@ def __getattr__(name: str) -> "_types.ModuleType":
 __all__ = [
     "AttentionResult",
     "Buffer",
+    "DeviceError",
     "Explanation",
+    "FileError",
     "Generation",
     "HeadProfile",
     "HeadSummary",
@@ -64,6 +67,7 @@ __all__ = [
     "Model",
     "RopeParams",
     "Token",
+    "UnsupportedError",
     "add_learned_positions",
     "add_learned_positions_backward",
     "alibi_slopes",

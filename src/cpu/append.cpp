@@ -137,7 +137,7 @@ void run_append(const AppendCall& call) {
   if (shape.tokens * shape.kv_heads * (shape.head_dim + shape.value_dim) < kWorthThreads) {
     for (std::int64_t t = 0; t < shape.tokens; ++t) append_one(t);
   } else {
-    (call.execution.executor ? *call.execution.executor : default_executor()).parallel_for(shape.tokens, append_one);
+    executor_of(call.execution).parallel_for(shape.tokens, append_one);
   }
 }
 

@@ -235,7 +235,7 @@ void BackwardRun::attend(const Slot& slot, const QueryBlock& queries, const Pair
 }
 
 void run_backward(const BackwardCall& call, const BackwardTable& kernels) {
-  Executor& executor = call.execution.executor ? *call.execution.executor : default_executor();
+  Executor& executor = executor_of(call.execution);
   BackwardRun(call, kernels, executor).run();
 }
 

@@ -91,7 +91,7 @@ BackwardPlan plan_backward(const BackwardCall& call, const BackwardTable& kernel
   const auto fitting = static_cast<std::int64_t>(kChunkBytes * static_cast<std::size_t>(plan.slots) / pair_bytes);
   plan.chunk_pairs = plan.slots == 1 ? 1 : std::clamp<std::int64_t>(fitting, 1, std::max<std::int64_t>(1, plan.pairs));
 
-  const std::size_t limit = call.execution.workspace_limit;
+  const std::size_t limit = call.execution.cpu.workspace_limit;
   if (limit == 0) return plan;
   while (plan.chunk_pairs > 1 && plan.bytes() > limit) plan.chunk_pairs /= 2;
   const int wanted = plan.slots;

@@ -131,7 +131,7 @@ BackwardRow BackwardRun::make_row(const Slot& slot, const Pair& pair, std::int64
     entropy = entropy_(b, head, t);
     row.entropy = static_cast<float>(entropy + p_sink);
   }
-  if (call_.params.sinks.defined() && p_sink != 0) {
+  if (call_.params.logits.sinks.defined() && p_sink != 0) {
     slot.sums.sinks[r % group] += p_sink * (row.grad_entropy * (1 - p_sink - entropy) - row.dot);
   }
   return row;

@@ -46,38 +46,17 @@ bool inside(std::int64_t begin, std::int64_t end, const KeySpan& span) {
   return begin >= span.begin && end <= span.end;
 }
 
-// attention()'s parameters as far as they speak of scores; the kernels' rules for both are the same.
-AttentionParams score_params(const AttendCall& call) {
-  AttentionParams params;
-  params.softcap = call.params.softcap;
-  params.causal = true;
-  params.relative_table = call.params.relative_table;
-  params.relative_zero = call.params.relative_zero;
-  params.alibi_slopes = call.params.alibi_slopes;
-  params.sinks = call.params.sinks;
-  return params;
-}
-
-AttentionStats row_stats(const AttendStats& stats) {
-  AttentionStats result;
-  result.lse = stats.lse;
-  result.max_logit = stats.max_logit;
-  result.max_weight = stats.max_weight;
-  result.entropy = stats.entropy;
-  result.sum_p2 = stats.sum_p2;
-  return result;
-}
-
 class AttendRun {
  public:
   AttendRun(const AttendCall& call, const DecodeTable& kernels)
       : call_(call),
         kernels_(kernels),
         shape_(call.shape),
-        params_(score_params(call)),
-        rows_({.batch = 1, .heads = shape_.heads, .kv_heads = shape_.kv_heads}, params_, call.logit_scale, {}),
-        statistics_(row_stats(call.stats)),
-        executor_(call.execution.executor ? *call.execution.executor : default_executor()),
+        // Rows see every key up to their own; what the window hides is told apart.
+        rows_({.batch = 1, .heads = shape_.heads, .kv_heads = shape_.kv_heads}, call.params.logits, call.logit_scale,
+              {.causal = true}),
+        statistics_(call.stats),
+        executor_(executor_of(call.execution)),
         tokens_per_block_(std::max<std::int64_t>(1, kMaxRows / shape_.group())),
         out_stride_((shape_.value_dim + 63) / 64 * 64) {
     for (const KvSpan& span : call.spans) cut(span);
@@ -328,7 +307,7 @@ class AttendRun {
   // Whether every chunk can have a state of its own.
   bool chunks_fit() const {
     constexpr std::size_t kEnough = std::size_t{256} << 20;
-    const std::size_t limit = call_.execution.workspace_limit ? call_.execution.workspace_limit : kEnough;
+    const std::size_t limit = call_.execution.cpu.workspace_limit ? call_.execution.cpu.workspace_limit : kEnough;
     return static_cast<std::size_t>(chunk_count()) * state_bytes() <= limit;
   }
 
@@ -388,7 +367,6 @@ class AttendRun {
   const AttendCall& call_;
   const DecodeTable& kernels_;
   KvShape shape_;
-  AttentionParams params_;
   QueryRows rows_;
   RowStatistics statistics_;
   Executor& executor_;

@@ -81,8 +81,8 @@ ForwardRun::Pair ForwardRun::pair(const Step& step, std::int64_t index) const {
   pair.span = sequence_span(call_.shape, call_.params, pair.sequence);
   pair.blocks = RowBlocks(pair.span.q_len * call_.shape.group(), plan_.sizes.geometry);
   if (pair.span.q_len > 0) {  // ranges only move to the right from row to row
-    pair.keys = {.begin = key_range(pair.span, call_.params, 0).begin,
-                 .end = key_range(pair.span, call_.params, pair.span.q_len - 1).end};
+    pair.keys = {.begin = key_range(pair.span, window_of(call_.params), 0).begin,
+                 .end = key_range(pair.span, window_of(call_.params), pair.span.q_len - 1).end};
   }
   return pair;
 }
@@ -343,7 +343,7 @@ void ForwardRun::reset(const ForwardBlock& block) const {
 void ForwardRun::finish(const Slot& slot, const ForwardBlock& block, const Pair& pair, std::int64_t first_row) {
   const std::int64_t group = call_.shape.group();
   const RowStates& state = block.state;
-  if (!statistics_.any() && !call_.params.sinks.defined() && !normalisers_ && !block.pooled.segments) {
+  if (!statistics_.any() && !call_.params.logits.sinks.defined() && !normalisers_ && !block.pooled.segments) {
     for (int r = 0; r < block.row_count; ++r) {
       slot.factors[r] = state.sum[r] == 0.0f ? 0.0f : call_.dropout.keep_scale / state.sum[r];
     }
@@ -369,7 +369,7 @@ void ForwardRun::finish(const Slot& slot, const ForwardBlock& block, const Pair&
 }
 
 void run_forward(const ForwardCall& call, const KernelTable& kernels) {
-  Executor& executor = call.execution.executor ? *call.execution.executor : default_executor();
+  Executor& executor = executor_of(call.execution);
   ForwardRun(call, kernels, executor).run();
 }
 

@@ -130,7 +130,7 @@ void ForwardRun::column_mass(Slot& slot, const Pair& pair, std::int64_t tile, co
 
 void ForwardRun::exact_weights(Slot& slot, const Pair& pair, const Step& step) {
   const auto weights = write<float, 4>(call_.stats.weights);
-  const ConstTensorView& chosen = call_.stats.weight_rows;
+  const ConstTensorView& chosen = call_.params.stats.weight_rows;
   const std::int64_t group = call_.shape.group(), count = call_.stats.weights.size(2);
   std::vector<float*> targets(static_cast<std::size_t>(plan_.sizes.geometry.block_rows));
   int rows = 0;

@@ -102,7 +102,7 @@ ForwardPlan plan_forward(const ForwardCall& call, const KernelTable& kernels, in
   const RowBlocks blocks(plan.rows, plan.sizes.geometry);
   const std::int64_t tasks = std::max(plan.pairs * blocks.count(), plan.pairs * plan.tiles);
   plan.slots = static_cast<int>(std::clamp<std::int64_t>(tasks, 1, threads));
-  const std::size_t limit = call.execution.workspace_limit;
+  const std::size_t limit = call.execution.cpu.workspace_limit;
   const std::size_t pair_bytes = static_cast<std::size_t>(plan.tiles) * plan.sizes.tile_bytes;
   plan.pair_tasks = plan.slots == 1 || (pair_bytes <= kCoreCacheBytes && plan.pairs >= 4 * plan.slots);
   const std::size_t chunk = kChunkBytes * static_cast<std::size_t>(plan.slots);

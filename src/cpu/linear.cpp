@@ -28,7 +28,7 @@ class LinearRun {
 
   void run() const {
     if (call_.rows == 0 || call_.weight.rows == 0) return;
-    Executor& executor = call_.execution.executor ? *call_.execution.executor : default_executor();
+    Executor& executor = call_.execution.cpu.executor ? *call_.execution.cpu.executor : default_executor();
     const std::int64_t panels = (call_.weight.rows + outs_ - 1) / outs_;
     const std::int64_t tasks = panels * ((call_.rows + rows_ - 1) / rows_);
     const bool small = call_.rows * call_.weight.rows * call_.weight.columns <= kSmall;

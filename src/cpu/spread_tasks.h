@@ -9,7 +9,7 @@
 namespace rootdk::cpu {
 
 // Runs body(slot, task) for every task in [0, tasks) on at most `slots` threads at once; a slot is on one thread at a
-// time, so that working memory can belong to it.
+// time, so that working memory can belong to it. Where a task throws, those that have not begun are skipped.
 template <class Body>
 void spread_tasks(Executor& executor, int slots, std::int64_t tasks, Body body) {
   if (slots == 1 || tasks <= 1) {
@@ -18,7 +18,12 @@ void spread_tasks(Executor& executor, int slots, std::int64_t tasks, Body body) 
   }
   std::atomic<std::int64_t> next{0};
   executor.parallel_for(std::min<std::int64_t>(slots, tasks), [&](std::int64_t slot) {
-    for (std::int64_t task; (task = next.fetch_add(1, std::memory_order_relaxed)) < tasks;) body(slot, task);
+    try {
+      for (std::int64_t task; (task = next.fetch_add(1, std::memory_order_relaxed)) < tasks;) body(slot, task);
+    } catch (...) {
+      next.store(tasks, std::memory_order_relaxed);
+      throw;
+    }
   });
 }
 

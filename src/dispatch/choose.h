@@ -73,6 +73,13 @@ std::string without_implementation(const Call& call, const Explanation& answers,
   return text.str();
 }
 
+// A target that does not exist is a mistake of the caller; else nothing here serves the call.
+inline ErrorKind kind_of_refusal(const Explanation& answers, std::string_view forced) {
+  const auto is_forced = [&](const Explanation::Candidate& candidate) { return candidate.name == forced; };
+  const bool known = forced.empty() || std::any_of(answers.candidates.begin(), answers.candidates.end(), is_forced);
+  return known ? ErrorKind::unsupported : ErrorKind::invalid_argument;
+}
+
 // The first implementation that accepts; a target that is forced excludes the others. Only a failure pays for the list
 // of reasons.
 template <class Call>
@@ -86,7 +93,8 @@ const Implementation<Call>& choose(std::string_view operation, const Call& call,
     }
     return candidate;
   }
-  fail(operation, ": ", without_implementation(call, ask(call), forced));
+  const Explanation answers = ask(call);
+  fail(kind_of_refusal(answers, forced), operation, ": ", without_implementation(call, answers, forced));
 }
 
 template <class Call>

@@ -13,15 +13,7 @@ struct RowRange {
 };
 
 AttendParams attend_params(const AttentionParams& params, std::int64_t layer) {
-  return {.layer = layer,
-          .scale = params.scale,
-          .temperature = params.temperature,
-          .softcap = params.softcap,
-          .window_left = params.window_left,
-          .relative_table = params.relative_table,
-          .relative_zero = params.relative_zero,
-          .alibi_slopes = params.alibi_slopes,
-          .sinks = params.sinks};
+  return {.layer = layer, .logits = params.logits, .window_left = params.window_left};
 }
 
 void check_rows(const Context& context, const DotProductInput& input, std::span<const KvStep> steps) {
@@ -51,7 +43,7 @@ class CachedCall {
     for (const KvStep& step : rows_.steps) {
       prompt.push_back(step.tokens > 1 && rows_.cache->length(step.sequence, rows_.layer) == 0);
     }
-    append(*rows_.cache, k_, v_, rows_.steps, {.layer = rows_.layer}, {.executor = context_.executor});
+    append(*rows_.cache, k_, v_, rows_.steps, {.layer = rows_.layer}, {.cpu = {.executor = context_.executor}});
     std::int64_t row = 0;
     for (std::size_t first = 0, last = 0; first < prompt.size(); first = last) {
       RowRange range{row, row};
@@ -63,7 +55,7 @@ class CachedCall {
         run_prompt(range);
       } else {
         attend(*rows_.cache, part(q_, range), part(out_view_, range), rows_.steps.subspan(first, last - first),
-               attend_params(params_, rows_.layer), {}, {.executor = context_.executor});
+               attend_params(params_, rows_.layer), {}, {.cpu = {.executor = context_.executor}});
       }
       add_times(start, first, last, prompt[first]);
       row = range.end;
@@ -79,7 +71,7 @@ class CachedCall {
 
   void run_prompt(RowRange range) {
     attention(part(q_, range), part(k_, range), part(v_, range), part(out_view_, range), params_, {},
-              {.executor = context_.executor});
+              {.cpu = {.executor = context_.executor}});
   }
 
   void add_times(double start, std::size_t first, std::size_t last, bool causal) {
@@ -123,7 +115,7 @@ Value fixed_attention(Context& context, const DotProductInput& input, const Atte
     const double start = context.times ? layer_clock(*context.times) : 0.0;
     attention(q.slice(2, row, end), heads_of(std::as_const(keys[i].k->value()), 1, input.kv_heads),
               heads_of(std::as_const(keys[i].v->value()), 1, input.kv_heads), out_view.slice(2, row, end), bound, {},
-              {.executor = context.executor});
+              {.cpu = {.executor = context.executor}});
     add_attention_times(context, start, q.slice(2, row, end), keys[i].k->rows(), false);
     row = end;
   }

@@ -27,7 +27,7 @@ void multiply_stored(const Context& context, const Node& x, const Node& weight, 
           .x = x.data(),
           .bias = bias ? bias->data() : nullptr,
           .y = y.data(),
-          .execution = {.executor = context.executor}});
+          .execution = {.cpu = {.executor = context.executor}}});
   if (!context.times) return;
   context.times->product_seconds += layer_clock(*context.times) - start;
   context.times->product_flops += 2.0 * static_cast<double>(y.elements()) * static_cast<double>(x.width());

@@ -85,13 +85,12 @@ Value MultiHeadAttention::operator()(Context& context, const Value& x, const Att
   call.additive_v = additive_v;
   call.padding = input.padding;
   call.alibi = alibi_;
-  const AttentionParams params{.score = config_.score,
-                               .scale = config_.scale,
-                               .softcap = config_.softcap,
-                               .causal = config_.causal,
-                               .window_left = config_.window_left,
-                               .window_right = config_.window_right,
-                               .relative_zero = input.relative_zero};
+  const AttentionParams params{
+      .score = config_.score,
+      .logits = {.scale = config_.scale, .softcap = config_.softcap, .relative_zero = input.relative_zero},
+      .causal = config_.causal,
+      .window_left = config_.window_left,
+      .window_right = config_.window_right};
   Value attended;
   if (input.cached.cache) {
     attended = cached_attention(context, call, params, input.cached);

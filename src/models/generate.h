@@ -65,7 +65,7 @@ class Continuation {
   Generation& result() { return result_; }
   bool ended() const { return ended_ || result_.new_tokens >= limit_; }
   std::int64_t limit() const { return limit_; }  // of new tokens
-  // Takes the next token by the logits behind the last one.
+  // Takes the next token by the logits behind the last one. Where it throws, nothing has changed.
   std::int32_t take(std::span<const float> logits);
 
  private:
@@ -85,7 +85,8 @@ class Generator {
   Generator(Generator&&) noexcept;
   Generator& operator=(Generator&&) = delete;
 
-  std::optional<std::int32_t> next();  // nothing: the generation has ended
+  // Nothing: the generation has ended. One that throws for want of memory can be called again.
+  std::optional<std::int32_t> next();
   const Generation& so_far() const { return continuation_.result(); }
 
  private:

@@ -8,10 +8,12 @@
 namespace rootdk {
 
 LoadedModel LoadedModel::load(const std::string& folder, const LoadOptions& options) {
-  const std::filesystem::path path = model_folder(folder);
-  LoadedModel loaded{.name = folder, .model = load_model(path, options)};
-  if (std::filesystem::exists(path / "tokenizer.json")) loaded.tokenizer = Tokenizer::load(path);
-  return loaded;
+  return reading_file([&] {
+    const std::filesystem::path path = model_folder(folder);
+    LoadedModel loaded{.name = folder, .model = load_model(path, options)};
+    if (std::filesystem::exists(path / "tokenizer.json")) loaded.tokenizer = Tokenizer::load(path);
+    return loaded;
+  });
 }
 
 const Tokenizer& LoadedModel::require_tokenizer() const {

@@ -14,6 +14,7 @@ Value CachedText::extend(std::span<const std::int32_t> text, ExtendOutput output
   const auto common = static_cast<std::size_t>(std::ranges::mismatch(seen_, text).in1 - seen_.begin());
   // The last token is always given again where nothing else is new: its output is what is asked for.
   const std::size_t kept = std::min(common, text.size() - 1);
+  seen_.reserve(text.size());
   if (kept < seen_.size()) cache_.keys.trim(sequence_, static_cast<std::int64_t>(kept));
   seen_.resize(kept);
   const std::span<const std::int32_t> fresh = text.subspan(kept);
@@ -53,9 +54,11 @@ std::span<const float> Speculation::logits(CachedText& model, const std::vector<
   // not wait for a draft.
   const std::int64_t count = logits_ ? std::min(tokens_, most - 1) : 0;
   propose(text, count, context);
+  const Value computed =
+      model.extend(proposed_, count > 0 ? ExtendOutput::all_tokens : ExtendOutput::last_token, context);
   counts.drafted += count;
   first_ = text.size();
-  logits_ = model.extend(proposed_, count > 0 ? ExtendOutput::all_tokens : ExtendOutput::last_token, context);
+  logits_ = computed;
   return row(0);
 }
 

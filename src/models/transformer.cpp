@@ -276,6 +276,28 @@ Value Transformer::head(Context& context, Value x) const {
   return config_.head_softcap > 0 ? softcap(context, x, config_.head_softcap) : x;
 }
 
+// Takes back what a call that throws has given to a cache, so that it can be tried again.
+class Transformer::ExtendGuard {
+ public:
+  ExtendGuard(KvCache& keys, KvSteps steps) : keys_(&keys), steps_(steps) {
+    for (const KvStep& step : steps) lengths_.push_back(keys.length(step.sequence));
+  }
+  ~ExtendGuard() {
+    if (!keys_) return;
+    for (std::size_t i = 0; i < steps_.size(); ++i) {
+      if (keys_->length(steps_[i].sequence) > lengths_[i]) keys_->trim(steps_[i].sequence, lengths_[i]);
+    }
+  }
+  ExtendGuard(const ExtendGuard&) = delete;
+  ExtendGuard& operator=(const ExtendGuard&) = delete;
+  void commit() { keys_ = nullptr; }
+
+ private:
+  KvCache* keys_;
+  KvSteps steps_;
+  std::vector<std::int64_t> lengths_;
+};
+
 ModelResult Transformer::forward(Context& context, const ModelInput& input, const ForwardOptions& options) const {
   require_same_count(input.mask.size(), input.ids.size(), "attention_mask");
   require_same_count(input.token_types.size(), input.ids.size(), "token_type_ids");
@@ -342,11 +364,14 @@ Value Transformer::extend(Context& context, ModelCache& cache, std::span<const s
           "extend: dynamic RoPE rotates every key anew past ", config_.rope.max_position,
           " tokens, so that a cache does not serve ", call.total_length);
   cache.make_room(steps);
+  ExtendGuard guard(cache.keys, steps);
   call.positions = positions;
   const Value x =
       run(context, stack_, config_.stack, embed_tokens(context, stack_, decoder_embedding_, ids, positions, {}), call);
   const bool all = output == ExtendOutput::all_tokens || last->size() == positions.size();
-  return head(context, all ? x : gather_rows(context, x, last));
+  const Value result = head(context, all ? x : gather_rows(context, x, last));
+  guard.commit();
+  return result;
 }
 
 void initialize(Transformer& model, std::uint64_t seed) {

@@ -55,7 +55,7 @@ class Transformer {
 
   // Sequences that grow token by token (models/model_cache.h). extend() gives the tokens of the steps to their
   // sequences, ids one step after another, and returns the output of each step's last token, or of all tokens. What a
-  // token gives has the same bits whatever other steps are in the call.
+  // token gives has the same bits whatever other steps are in the call. A call that throws leaves the cache as it was.
   ModelCache make_cache(const CacheOptions& options = {}) const;
   // An empty sequence; `source` has the ids that an encoder-decoder model's encoder gets.
   SequenceId open_sequence(Context& context, ModelCache& cache, std::span<const std::int32_t> source = {}) const;
@@ -77,6 +77,7 @@ class Transformer {
     void collect(Parameters& into, const std::string& name) const;
   };
   struct StackCall;
+  class ExtendGuard;
 
   Value embed_tokens(Context& context, const Stack& stack, const Value& table, std::span<const std::int32_t> ids,
                      std::span<const std::int32_t> positions, std::span<const std::int32_t> token_types) const;

@@ -175,7 +175,7 @@ TEST(KvCache, BadUseIsRefusedAndChangesNothing) {
     return [&cache, k, v, step, params] { append(cache, k, v, {&step, 1}, params); };
   };
   auto look = [&](ConstTensorView q, TensorView to, KvStep step, const AttendParams& params = {},
-                  const AttendStats& stats = {}) {
+                  const AttentionStats& stats = {}) {
     return [&cache, q, to, step, params, stats] { attend(cache, q, to, {&step, 1}, params, stats); };
   };
   const std::pair<std::function<void()>, const char*> kTable[] = {
@@ -208,12 +208,13 @@ TEST(KvCache, BadUseIsRefusedAndChangesNothing) {
       {look(one, half, {.sequence = s}), "attend: out is bf16 but q is f32"},
       {look(wide, out, {.sequence = s}), "attend: q is f32 [1, 2, 1, 9], expected [1, 2, 1, 8]"},
       {look(one, out, {.sequence = s}, {.layer = -1}), "attend: layer -1 is not in 0 to 0"},
-      {look(one, out, {.sequence = s}, {.temperature = 0}), "attend: temperature 0 must be positive"},
-      {look(one, out, {.sequence = s}, {.softcap = -1}), "attend: softcap -1 must be finite"},
-      {look(one, out, {.sequence = s}, {.scale = 1e39}),
+      {look(one, out, {.sequence = s}, {.logits = {.temperature = 0}}), "attend: temperature 0 must be positive"},
+      {look(one, out, {.sequence = s}, {.logits = {.softcap = -1}}), "attend: softcap -1 must be finite"},
+      {look(one, out, {.sequence = s}, {.logits = {.scale = 1e39}}),
        "attend: scale 1e+39 / temperature 1 is 1e+39, over the limit"},
       {look(one, out, {.sequence = s}, {.window_left = -2}), "attend: window_left -2 must be at least 0"},
-      {look(one, out, {.sequence = s}, {.sinks = three}), "attend: sinks is f32 [3]"},
+      {look(one, out, {.sequence = s}, {.logits = {.sinks = three}}), "attend: sinks is f32 [3]"},
+      {look(one, out, {.sequence = s}, {}, {.weights = out}), "attend: stats.weights is not available over a cache"},
       {look(one, out, {.sequence = s}, {}, {.lse = half}), "attend: stats.lse has type bf16, expected f32"},
       {[&] { cache.fork(s, 21); }, "fork: length 21 is not in 0 to 20, the length of sequence 0"},
       {[&] { cache.trim(s, 21); }, "trim: length 21 is not in 0 to 20, the length of sequence 0"},

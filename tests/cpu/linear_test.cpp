@@ -64,7 +64,7 @@ std::vector<float> product(const WeightMatrix& weight, std::span<const float> x,
           .x = x.data(),
           .bias = bias,
           .y = y.data(),
-          .execution = {.executor = &shared_executor(threads), .target = target}});
+          .execution = {.target = target, .cpu = {.executor = &shared_executor(threads)}}});
   return y;
 }
 

@@ -72,7 +72,9 @@ class Problem {
   void backward() { attention_backward(saved(), upstream(), gradients(), params(), execution()); }
 
   AttentionParams params() const { return {.causal = bench_.causal}; }
-  Execution execution() const { return {.executor = &shared_executor(bench_.threads), .target = bench_.target}; }
+  Execution execution() const {
+    return {.target = bench_.target, .cpu = {.executor = &shared_executor(bench_.threads)}};
+  }
   AttentionStats statistics() {
     return {.lse = lse_, .max_logit = max_logit_, .max_weight = max_weight_, .entropy = entropy_, .sum_p2 = sum_p2_};
   }

@@ -20,7 +20,7 @@ Softmax measure(std::int64_t head_dim, Scale scale) {
   const Tensor q = normal_tensor({1, 1, kRows, head_dim}, 1), k = normal_tensor({1, 1, kKeys, head_dim}, 2);
   Tensor v(DType::f32, {1, 1, kKeys, 1}), out(DType::f32, {1, 1, kRows, 1});
   Tensor entropy(DType::f32, {1, 1, kRows}), top(DType::f32, {1, 1, kRows}), sum_p2(DType::f32, {1, 1, kRows});
-  attention(q, k, v, out, {.scale = scale}, {.max_weight = top, .entropy = entropy, .sum_p2 = sum_p2});
+  attention(q, k, v, out, {.logits = {.scale = scale}}, {.max_weight = top, .entropy = entropy, .sum_p2 = sum_p2});
   return {.keys_read = std::exp(mean_of(entropy)), .top_weight = mean_of(top), .gradient_left = 1 - mean_of(sum_p2)};
 }
 

@@ -59,7 +59,7 @@ struct Problem {
         out(DType::f32, {1, 1, n, kHeadDim}) {}
 
   double fused_seconds(int runs, int threads) {
-    const Execution execution{.executor = threads ? &shared_executor(threads) : nullptr};
+    const Execution execution{.cpu = {.executor = threads ? &shared_executor(threads) : nullptr}};
     return best_seconds(runs, [&] { attention(q, k, v, out, {}, {}, execution); });
   }
   std::string implementation() { return explain(q, k, v, out).chosen; }

@@ -45,7 +45,7 @@ Measured run_heads() {
     }
   }
   Measured m;
-  attention(q, k, v, out, {.causal = true, .alibi_slopes = slopes},
+  attention(q, k, v, out, {.logits = {.alibi_slopes = slopes}, .causal = true},
             {.lse = m.lse,
              .max_logit = m.max_logit,
              .max_weight = m.max_weight,

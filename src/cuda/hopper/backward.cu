@@ -37,7 +37,7 @@ std::size_t workspace(const BackwardCall& call) {
 }
 
 void run(const BackwardCall& call) {
-  require_workspace(call.execution, workspace(call), "attention_backward");
+  require_workspace(call.execution.cuda, workspace(call), "attention_backward");
   const DeviceGuard guard(call.saved.q.device.index);
   launch_backward(call, choose_backward(call));
   if (has_others(call.gradients)) portable::backward().run(others_of(call));

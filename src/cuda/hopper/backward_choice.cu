@@ -18,7 +18,8 @@ std::string refuse_features(const BackwardCall& call) {
   const AttentionGradients& g = call.gradients;
   if (p.score != Score::dot) return "the score is not the dot product";
   if (!(call.logit_scale > 0)) return text("scale ", call.logit_scale, " is not positive");
-  if (p.softcap > 0 && (p.alibi_slopes.defined() || p.relative_table.defined() || p.bias.defined())) {
+  if (p.logits.softcap > 0 &&
+      (p.logits.alibi_slopes.defined() || p.logits.relative_table.defined() || p.bias.defined())) {
     return "a softcap together with alibi_slopes, relative_table or bias is not supported";
   }
   if (!g.q.defined() && !g.k.defined() && !g.v.defined()) return "no gradient of q, k or v is asked for";
@@ -89,15 +90,16 @@ constexpr double kLeastWideCap = 1.0;
 BackwardVariant choose_variant(const BackwardCall& call, int head_dim) {
   const AttentionParams& p = call.params;
   const bool all = has_all_variants(head_dim);
-  if (p.mask.defined() || p.block_mask.defined() || p.bias.defined() || p.relative_table.defined() ||
+  if (p.mask.defined() || p.block_mask.defined() || p.bias.defined() || p.logits.relative_table.defined() ||
       call.dropout.threshold > 0 || call.upstream.entropy.defined()) {
     return BackwardVariant::rich;
   }
   // The pass of its own for the gradient of q knows rows of one length only.
   const bool equal = !call.shape.packed && !p.kv_lengths.defined();
   if (!equal && has_two_passes(head_dim, BackwardVariant::plain)) return BackwardVariant::rich;
-  if (p.softcap > 0) return all && p.softcap >= kLeastWideCap ? BackwardVariant::softcap : BackwardVariant::rich;
-  if (p.alibi_slopes.defined()) return all && p.causal ? BackwardVariant::alibi : BackwardVariant::rich;
+  if (p.logits.softcap > 0)
+    return all && p.logits.softcap >= kLeastWideCap ? BackwardVariant::softcap : BackwardVariant::rich;
+  if (p.logits.alibi_slopes.defined()) return all && p.causal ? BackwardVariant::alibi : BackwardVariant::rich;
   return BackwardVariant::plain;
 }
 

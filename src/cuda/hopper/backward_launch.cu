@@ -52,8 +52,8 @@ BackwardParams make_params(const BackwardCall& call, const BackwardChoice& choic
   params.grad_k = row_tensor(call.gradients.k);
   params.grad_v = row_tensor(call.gradients.v);
   params.scale_log2 = static_cast<float>(call.logit_scale * kLog2e);
-  if (call.params.softcap > 0) {
-    params.softcap = make_softcap(call.params.softcap, call.logit_scale);
+  if (call.params.logits.softcap > 0) {
+    params.softcap = make_softcap(call.params.logits.softcap, call.logit_scale);
     params.inverse_cap_log2 = 1 / params.softcap.cap_log2;
   }
   params.alibi_in_rows = choice.variant == BackwardVariant::alibi;
@@ -63,7 +63,7 @@ BackwardParams make_params(const BackwardCall& call, const BackwardChoice& choic
   params.heads_together = choice.heads_together;
   params.query_heads_together = choice.query_heads_together;
   params.order = choice.order;
-  place_workspace(choice, call.execution.workspace, params);
+  place_workspace(choice, call.execution.cuda.workspace, params);
   return params;
 }
 
@@ -87,7 +87,7 @@ void launch_backward(const BackwardCall& call, const BackwardChoice& choice) {
                       .name = "the Hopper kernel that prepares the rows",
                       .grid = dim3(query_tiles),
                       .block = dim3(kPrepareThreads),
-                      .stream = static_cast<cudaStream_t>(call.execution.stream),
+                      .stream = static_cast<cudaStream_t>(call.execution.cuda.stream),
                       .device = device};
   launch_kernel(launch, params);
 

@@ -78,13 +78,13 @@ std::optional<DecodeChoice> choose_decode(const ForwardCall& call, int head_dim)
 
 void launch_decode(const ForwardCall& call, const DecodeChoice& choice) {
   const DecodeKernel& kernel = choice.kernel;
-  const auto stream = static_cast<cudaStream_t>(call.execution.stream);
+  const auto stream = static_cast<cudaStream_t>(call.execution.cuda.stream);
   ForwardParams params = make_params(call);
   params.splits = choice.splits;
   params.split_tiles = choice.split_tiles;
   params.query_tiles = params.sequences;
   params.tile_rows = params.q_len * params.group;
-  place_partials(params, call.execution.workspace, choice.rows);
+  place_partials(params, call.execution.cuda.workspace, choice.rows);
   const PagedKeys no_pages;
   const ForwardMaps maps{.q = {},
                          .k = make_tensor_map(call.k, kernel.block_kv, 64),

@@ -13,7 +13,7 @@ std::size_t workspace(const ForwardCall& call) { return choose_forward(call).wor
 void run(const ForwardCall& call) {
   if (call.q.elements() == 0) return;
   const ForwardChoice choice = choose_forward(call);
-  require_workspace(call.execution, choice.workspace_bytes());
+  require_workspace(call.execution.cuda, choice.workspace_bytes());
   const DeviceGuard guard(call.q.device.index);
   if (choice.decode) {
     launch_decode(call, *choice.decode);

@@ -53,11 +53,11 @@ std::string refuse_layout(const ForwardCall& call) {
 // The leanest variant that knows every term of the call; statistics come on top.
 Variant variant_of_terms(const ForwardCall& call) {
   const AttentionParams& p = call.params;
-  const bool others = p.mask.defined() || p.bias.defined() || p.relative_table.defined() ||
+  const bool others = p.mask.defined() || p.bias.defined() || p.logits.relative_table.defined() ||
                       call.dropout.threshold > 0 || !(call.logit_scale > 0);
   if (others) return Variant::rich;
-  if (p.softcap > 0) return p.alibi_slopes.defined() ? Variant::rich : Variant::softcap;
-  if (p.alibi_slopes.defined()) return p.causal ? Variant::alibi : Variant::rich;
+  if (p.logits.softcap > 0) return p.logits.alibi_slopes.defined() ? Variant::rich : Variant::softcap;
+  if (p.logits.alibi_slopes.defined()) return p.causal ? Variant::alibi : Variant::rich;
   return Variant::ranged;
 }
 

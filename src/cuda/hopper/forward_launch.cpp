@@ -33,13 +33,14 @@ DeviceVector<T> vector(const ConstTensorView& view) {
 LogitTerms make_terms(const ForwardCall& call) {
   const AttentionParams& p = call.params;
   LogitTerms terms;
-  if (p.softcap > 0) terms.softcap = make_softcap(p.softcap, call.logit_scale);
-  terms.alibi_slopes = vector<float>(p.alibi_slopes);
-  if (p.relative_table.defined()) {
-    const ConstTensorView table = broadcast(p.relative_table, {call.shape.heads, p.relative_table.size(1)});
+  if (p.logits.softcap > 0) terms.softcap = make_softcap(p.logits.softcap, call.logit_scale);
+  terms.alibi_slopes = vector<float>(p.logits.alibi_slopes);
+  if (p.logits.relative_table.defined()) {
+    const ConstTensorView table =
+        broadcast(p.logits.relative_table, {call.shape.heads, p.logits.relative_table.size(1)});
     terms.relative_table = {const_cast<void*>(table.data), 0, table.stride(0), 0, table.stride(1)};
     terms.relative_entries = static_cast<int>(table.size(1));
-    terms.relative_zero = static_cast<int>(p.relative_zero);
+    terms.relative_zero = static_cast<int>(p.logits.relative_zero);
   }
   if (p.bias.defined()) {
     terms.bias_type = p.bias.dtype == DType::f32 ? BiasType::f32 : BiasType::element;
@@ -107,12 +108,14 @@ ForwardParams make_params(const ForwardCall& call) {
   params.row_values[kMaxWeight] = row_tensor(call.stats.max_weight);
   params.row_values[kEntropy] = row_tensor(call.stats.entropy);
   params.row_values[kSumP2] = row_tensor(call.stats.sum_p2);
-  params.stats_stride = static_cast<int>(std::min<std::int64_t>(call.stats.stride, kNoLimit));
+  params.stats_stride = static_cast<int>(std::min<std::int64_t>(call.params.stats.stride, kNoLimit));
   params.sequences = static_cast<int>(s.batch);
   params.heads = static_cast<int>(s.heads);
   params.group = static_cast<int>(s.group());
   params.q_len = static_cast<int>(s.q_len);
   params.kv_len = static_cast<int>(s.kv_len);
+  params.q_rows = static_cast<int>(call.q.size(2));
+  params.kv_rows = static_cast<int>(call.k.size(2));
   params.head_dim = static_cast<int>(s.head_dim);
   params.value_dim = static_cast<int>(s.value_dim);
   params.left = window_limit(p.window_left);
@@ -122,7 +125,7 @@ ForwardParams make_params(const ForwardCall& call) {
   params.kv_starts = vector<std::int32_t>(p.kv_starts);
   params.scale = static_cast<float>(call.logit_scale);
   params.scale_log2 = static_cast<float>(call.logit_scale * kLog2e);
-  params.sinks = vector<float>(p.sinks);
+  params.sinks = vector<float>(p.logits.sinks);
   params.terms = make_terms(call);
   return params;
 }
@@ -130,7 +133,7 @@ ForwardParams make_params(const ForwardCall& call) {
 void launch_forward(const ForwardCall& call, const ForwardChoice& choice) {
   const AttentionShape& s = call.shape;
   const ForwardKernel& kernel = choice.kernel;
-  const auto stream = static_cast<cudaStream_t>(call.execution.stream);
+  const auto stream = static_cast<cudaStream_t>(call.execution.cuda.stream);
 
   ForwardParams params = make_params(call);
   params.q_tiles = static_cast<int>((s.q_len + kernel.block_q - 1) / kernel.block_q);
@@ -139,7 +142,7 @@ void launch_forward(const ForwardCall& call, const ForwardChoice& choice) {
   const int blocks = std::min(params.tiles, device_traits(call.q.device.index).multiprocessors);
   const bool in_shares = !choice.counts_tiles && blocks * bytes_of_head(s) <= kQuietShare;
   if (in_shares) params.tile_share = (params.tiles + blocks - 1) / blocks;
-  if (choice.counts_tiles) params.tile_counter = static_cast<int*>(call.execution.workspace);
+  if (choice.counts_tiles) params.tile_counter = static_cast<int*>(call.execution.cuda.workspace);
   if (params.tile_counter) clear_tile_counter(params.tile_counter, stream, call.q.device.index);
 
   ForwardMaps maps{.q = make_tensor_map(call.q, kernel.block_q, 64),

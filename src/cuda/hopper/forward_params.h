@@ -63,7 +63,8 @@ struct ForwardParams {
   int stats_stride = 1;                 // entropy and sum_p2 of one query tile in so many
 
   int sequences = 0, heads = 0, group = 1;
-  int q_len = 0, kv_len = 0;  // for packed sequences: upper bounds
+  int q_len = 0, kv_len = 0;    // for packed sequences: upper bounds
+  int q_rows = 0, kv_rows = 0;  // of the tensors; packed sequences lie within them
   int head_dim = 0, value_dim = 0;
 
   // Row i sees the keys [position - left, position + right] of its sequence. Causal: right = 0.

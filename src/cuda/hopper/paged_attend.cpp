@@ -9,7 +9,7 @@
 #include "cuda/hopper/forward_launch.h"
 #include "cuda/hopper/hopper.h"
 #include "cuda/hopper/paged_plan.h"
-#include "cuda/kv/attention_params.h"
+#include "cuda/kv/attention_shape.h"
 #include "cuda/kv/rotate_queries.h"
 #include "cuda/kv/upload.h"
 #include "cuda/launch/device.h"
@@ -54,26 +54,22 @@ std::string refuse(const AttendCall& call) {
   return {};
 }
 
-// The fields that attend shares with attention: one sequence of queries, causal.
+// attend as one attention() call: one sequence of queries, causal.
 ForwardCall as_forward(const AttendCall& call) {
-  ForwardCall forward;
-  forward.q = call.q;
-  forward.k = call.k;
-  forward.v = call.v;
-  forward.out = call.out;
-  forward.params = kv::attention_params(call.params);
-  forward.stats = {.lse = call.stats.lse,
-                   .max_logit = call.stats.max_logit,
-                   .max_weight = call.stats.max_weight,
-                   .entropy = call.stats.entropy,
-                   .sum_p2 = call.stats.sum_p2};
-  forward.shape = kv::attention_shape(call.shape);
-  forward.logit_scale = call.logit_scale;
-  return forward;
+  return {.q = call.q,
+          .k = call.k,
+          .v = call.v,
+          .out = call.out,
+          .params = {.logits = call.params.logits, .causal = true, .window_left = call.params.window_left},
+          .stats = call.stats,
+          .execution = call.execution,
+          .shape = kv::attention_shape(call.shape),
+          .logit_scale = call.logit_scale,
+          .dropout = {}};
 }
 
 std::byte* at(const AttendCall& call, std::size_t offset) {
-  return static_cast<std::byte*>(call.execution.workspace) + offset;
+  return static_cast<std::byte*>(call.execution.cuda.workspace) + offset;
 }
 
 void upload(const AttendCall& call, const PagedPlan& plan, cudaStream_t stream) {
@@ -91,7 +87,7 @@ void upload(const AttendCall& call, const PagedPlan& plan, cudaStream_t stream) 
 
 void launch_tiles(const AttendCall& call, const PagedPlan& plan, ForwardParams& params, const ForwardMaps& maps,
                   const PagedKeys& pages) {
-  const auto stream = static_cast<cudaStream_t>(call.execution.stream);
+  const auto stream = static_cast<cudaStream_t>(call.execution.cuda.stream);
   const std::int64_t runs = (plan.chunks + plan.chunks_together - 1) / plan.chunks_together;
   const std::int64_t rows = params.query_tiles * call.shape.kv_heads * plan.tile_rows;
   place_partials(params, at(call, plan.partials_offset), rows);
@@ -118,9 +114,9 @@ void launch_tiles(const AttendCall& call, const PagedPlan& plan, ForwardParams& 
 void run(const AttendCall& call) {
   const PagedPlan plan = plan_paged(call);
   if (plan.tiles.empty()) return;
-  require_workspace(call.execution, plan.bytes, "attend");
+  require_workspace(call.execution.cuda, plan.bytes, "attend");
   const DeviceGuard guard(call.q.device.index);
-  const auto stream = static_cast<cudaStream_t>(call.execution.stream);
+  const auto stream = static_cast<cudaStream_t>(call.execution.cuda.stream);
   upload(call, plan, stream);
 
   ForwardParams params = make_params(as_forward(call));

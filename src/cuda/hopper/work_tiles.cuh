@@ -46,6 +46,17 @@ __device__ __forceinline__ int visible_keys(const ForwardParams& p, int sequence
   return min(max(p.kv_lengths.data[sequence * p.kv_lengths.stride], 0), p.kv_len);
 }
 
+// The rows of a packed sequence: inside the tensor, and no more than the longest may have.
+struct PackedRows {
+  int begin, len;
+};
+__device__ __forceinline__ PackedRows packed_rows(const DeviceVector<std::int32_t>& starts, int sequence, int rows,
+                                                  int longest) {
+  const int begin = min(max(starts.data[sequence * starts.stride], 0), rows);
+  const int end = min(max(starts.data[(sequence + 1) * starts.stride], begin), rows);
+  return {begin, min(end - begin, longest)};
+}
+
 // Query tiles are counted from the end: the first has what is left over, in units of 64 rows. So causal rows, of which
 // the last are the longest, leave a warpgroup idle where there is least to do.
 template <class C>
@@ -91,10 +102,12 @@ __device__ __forceinline__ WorkTile work_tile(int index, const ForwardParams& p)
   t.kv_len = t.kv_visible = p.kv_len;
   if constexpr (C::kRanged) {
     if (p.q_starts.data) {
-      t.q_begin = p.q_starts.data[t.sequence * p.q_starts.stride];
-      t.q_len = p.q_starts.data[(t.sequence + 1) * p.q_starts.stride] - t.q_begin;
-      t.kv_begin = p.kv_starts.data[t.sequence * p.kv_starts.stride];
-      t.kv_len = t.kv_visible = p.kv_starts.data[(t.sequence + 1) * p.kv_starts.stride] - t.kv_begin;
+      const PackedRows q = packed_rows(p.q_starts, t.sequence, p.q_rows, p.q_len);
+      const PackedRows kv = packed_rows(p.kv_starts, t.sequence, p.kv_rows, p.kv_len);
+      t.q_begin = q.begin;
+      t.q_len = q.len;
+      t.kv_begin = kv.begin;
+      t.kv_len = t.kv_visible = kv.len;
     } else if (p.kv_lengths.data) {
       t.kv_visible = visible_keys(p, t.sequence);
     }

@@ -206,7 +206,7 @@ void launch_rows(const AppendCall& call, std::span<const TokenPlace> places, std
 
 void run(const AppendCall& call) {
   const int device = call.k.device.index;
-  const auto stream = static_cast<cudaStream_t>(call.execution.stream);
+  const auto stream = static_cast<cudaStream_t>(call.execution.cuda.stream);
   const DeviceGuard guard(device);
   launch_copies(call, stream, device);
   const std::vector<TokenPlace> places = token_places(call);

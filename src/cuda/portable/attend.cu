@@ -8,7 +8,7 @@
 
 #include "cuda/common/make_rule.h"
 #include "cuda/common/rotation.h"
-#include "cuda/kv/attention_params.h"
+#include "cuda/kv/attention_shape.h"
 #include "cuda/kv/rotate_queries.h"
 #include "cuda/kv/upload.h"
 #include "cuda/launch/device.h"
@@ -110,7 +110,8 @@ struct AttendPlan {
 
   AttendPlan(const AttendCall& call, void* memory) : tables(call) {
     const KvShape& s = call.shape;
-    args.rule = make_rule(kv::attention_shape(s), kv::attention_params(call.params), call.logit_scale, {});
+    args.rule = make_rule(kv::attention_shape(s), call.params.logits, call.logit_scale,
+                          {.causal = true, .left = call.params.window_left});
     args.q = any_view<4>(call.q);
     args.out = any_view<4>(call.out);
     args.k = cached_tensor(call.k, call.k_scales);
@@ -190,11 +191,11 @@ std::string refuse(const AttendCall& call) {
 std::size_t workspace(const AttendCall& call) { return AttendPlan(call, nullptr).workspace_bytes; }
 
 void run(const AttendCall& call) {
-  AttendPlan plan(call, call.execution.workspace);
+  AttendPlan plan(call, call.execution.cuda.workspace);
   if (plan.tables.tiles.empty()) return;
-  require_workspace(call.execution, plan.workspace_bytes, "attend");
+  require_workspace(call.execution.cuda, plan.workspace_bytes, "attend");
   const DeviceGuard guard(call.q.device.index);
-  const auto stream = static_cast<cudaStream_t>(call.execution.stream);
+  const auto stream = static_cast<cudaStream_t>(call.execution.cuda.stream);
   kv::upload_words(plan.tables.words(), plan.words, stream, call.q.device.index);
   if (plan.rotated) kv::rotate_queries(call, plan.positions, plan.rotated, stream);
 

@@ -223,10 +223,10 @@ void launch_sweep(const Sweep& sweep, const char* name, cudaStream_t stream) {
 }
 
 void run(const BackwardCall& call) {
-  const BackwardPlan plan = make_plan(call, call.execution.workspace);
-  require_workspace(call.execution, plan.workspace_bytes, "attention_backward");
+  const BackwardPlan plan = make_plan(call, call.execution.cuda.workspace);
+  require_workspace(call.execution.cuda, plan.workspace_bytes, "attention_backward");
   const DeviceGuard guard(call.saved.q.device.index);
-  const auto stream = static_cast<cudaStream_t>(call.execution.stream);
+  const auto stream = static_cast<cudaStream_t>(call.execution.cuda.stream);
   launch_inverse_norms(plan.q_norms, stream);
   launch_inverse_norms(plan.k_norms, stream);
   launch_row_constants(plan.constants, stream);

@@ -55,7 +55,7 @@ InspectArguments make_inspect(const ForwardCall& call, const ForwardArguments& f
   }
   if (call.stats.weights.defined()) {
     inspect.weights = device_view<float, 4>(call.stats.weights);
-    inspect.weight_rows = device_view<const int, 1>(call.stats.weight_rows);
+    inspect.weight_rows = device_view<const int, 1>(call.params.stats.weight_rows);
     inspect.chosen_rows = static_cast<int>(call.stats.weights.size(2));
     inspect.weight_keys = static_cast<int>(call.stats.weights.size(3));
   }
@@ -105,10 +105,10 @@ std::string refuse(const ForwardCall& call) {
 std::size_t workspace(const ForwardCall& call) { return make_plan(call, nullptr).workspace_bytes; }
 
 void run(const ForwardCall& call) {
-  const ForwardPlan plan = make_plan(call, call.execution.workspace);
-  require_workspace(call.execution, plan.workspace_bytes, "attention");
+  const ForwardPlan plan = make_plan(call, call.execution.cuda.workspace);
+  require_workspace(call.execution.cuda, plan.workspace_bytes, "attention");
   const DeviceGuard guard(call.q.device.index);
-  const auto stream = static_cast<cudaStream_t>(call.execution.stream);
+  const auto stream = static_cast<cudaStream_t>(call.execution.cuda.stream);
   launch_inverse_norms(plan.q_norms, stream);
   launch_inverse_norms(plan.k_norms, stream);
   launch(plan.kernel.function, "the forward kernel",

@@ -1,4 +1,4 @@
-// rootdk attend: its options, its extra inputs, and everything that can go wrong.
+// rootdk attention: its options, its extra inputs, and everything that can go wrong.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -37,7 +37,7 @@ Tensor wave(DType dtype, std::initializer_list<std::int64_t> shape, float phase)
 }
 
 // A case of 2 heads, 6 queries, 6 keys, head_dim 4 to add to.
-class AttendTest : public testing::Test {
+class AttentionTest : public testing::Test {
  protected:
   fs::path write_case(const std::string& fields = kPlainCase) {
     std::vector<NamedTensor> tensors = {{"q", q_}, {"k", k_}, {"v", v_}, {"grad_out", grad_out_}};
@@ -55,14 +55,14 @@ class AttendTest : public testing::Test {
 
   SafetensorsFile attend(std::vector<std::string> options = {}, const std::string& fields = kPlainCase) {
     const std::string out = folder_ / "out.safetensors";
-    options.insert(options.begin(), {"attend", write_case(fields), "--out", out});
+    options.insert(options.begin(), {"attention", write_case(fields), "--out", out});
     const auto run = run_rootdk(options);
     EXPECT_EQ(run.exit_code, 0) << run.err;
     return SafetensorsFile::open(out);
   }
 
   std::string error_of(const std::string& fields) {
-    const auto run = run_rootdk({"attend", write_case(fields)});
+    const auto run = run_rootdk({"attention", write_case(fields)});
     EXPECT_EQ(run.exit_code, 1);
     EXPECT_EQ(run.out, "");
     return run.err;
@@ -79,16 +79,22 @@ std::vector<float> floats(const SafetensorsFile& file, const std::string& name) 
   return {view.as<float>(), view.as<float>() + view.elements()};
 }
 
-TEST_F(AttendTest, PrintsASummary) {
-  const auto run = run_rootdk({"attend", kFixture, "--target", "reference"});
+TEST_F(AttentionTest, KeepsItsOldName) {
+  const auto run = run_rootdk({"attend", write_case(), "--out", folder_ / "old.safetensors"});
+  EXPECT_EQ(0, run.exit_code) << run.err;
+  EXPECT_TRUE(fs::exists(folder_ / "old.safetensors"));
+}
+
+TEST_F(AttentionTest, PrintsASummary) {
+  const auto run = run_rootdk({"attention", kFixture, "--target", "reference"});
   EXPECT_EQ(run.exit_code, 0);
   for (const char* part : {"f32 [1, 2, 37, 128]", "forward   reference", "backward  reference", "largest logit"}) {
     EXPECT_THAT(run.out, HasSubstr(part));
   }
 }
 
-TEST_F(AttendTest, PrintsJson) {
-  const auto run = run_rootdk({"attend", kFixture, "--target", "reference", "--json", "--threads", "1"});
+TEST_F(AttentionTest, PrintsJson) {
+  const auto run = run_rootdk({"attention", kFixture, "--target", "reference", "--json", "--threads", "1"});
   const auto json = nlohmann::json::parse(run.out);
   EXPECT_EQ(json["forward"]["implementation"], "reference");
   EXPECT_EQ(json["shape"]["q"], nlohmann::json({1, 2, 37, 128}));
@@ -97,7 +103,7 @@ TEST_F(AttendTest, PrintsJson) {
   EXPECT_TRUE(json["out"].is_null());
 }
 
-TEST_F(AttendTest, ConvertsToTheTypeAsked) {
+TEST_F(AttentionTest, ConvertsToTheTypeAsked) {
   const auto exact = floats(attend(), "out");
   for (const auto& [dtype, tolerance] : {std::pair{"bf16", 0.03}, std::pair{"f16", 0.004}}) {
     const SafetensorsFile file = attend({"--dtype", dtype});
@@ -111,28 +117,28 @@ TEST_F(AttendTest, ConvertsToTheTypeAsked) {
   for (std::size_t i = 0; i < exact.size(); ++i) EXPECT_NEAR(wide.tensor("out").as<double>()[i], exact[i], 1e-6);
 }
 
-TEST_F(AttendTest, KeepsTheTypeOfTheFile) {
+TEST_F(AttentionTest, KeepsTheTypeOfTheFile) {
   q_ = wave(DType::bf16, {1, 2, 6, 4}, 1);
-  const auto run = run_rootdk({"attend", write_case(), "--json"});
+  const auto run = run_rootdk({"attention", write_case(), "--json"});
   EXPECT_EQ(nlohmann::json::parse(run.out)["dtype"], "bf16");
 }
 
-TEST_F(AttendTest, WithoutGradOutThereIsNoBackward) {
+TEST_F(AttentionTest, WithoutGradOutThereIsNoBackward) {
   write_safetensors(folder_ / "case.safetensors", std::vector<NamedTensor>{{"q", q_}, {"k", k_}, {"v", v_}},
                     {{"case", kPlainCase}});
-  const auto run = run_rootdk({"attend", folder_ / "case.safetensors", "--json"});
+  const auto run = run_rootdk({"attention", folder_ / "case.safetensors", "--json"});
   const auto json = nlohmann::json::parse(run.out);
   EXPECT_TRUE(json["backward"].is_null());
   EXPECT_FALSE(json["tensors"].contains("grad_q"));
 }
 
-TEST_F(AttendTest, NamedScaleIsThatOfTheLibrary) {
+TEST_F(AttentionTest, NamedScaleIsThatOfTheLibrary) {
   EXPECT_EQ(floats(attend({}, with_field("scale", "inverse_sqrt_head_dim")), "out"), floats(attend(), "out"));
   EXPECT_EQ(floats(attend({}, with_field("scale", "none")), "out"), floats(attend({}, with_field("scale", 1)), "out"));
 }
 
 // A mask, and the same mask as blocks of 3 x 2, and as a bias of -inf.
-TEST_F(AttendTest, MasksAgree) {
+TEST_F(AttentionTest, MasksAgree) {
   Tensor mask(DType::boolean, {1, 1, 6, 6}), blocks(DType::boolean, {1, 1, 2, 3}), bias(DType::f32, {1, 1, 6, 6});
   const bool kept[2][3] = {{true, false, true}, {false, true, true}};
   for (std::size_t i = 0; i < 6; ++i) {
@@ -161,7 +167,7 @@ TEST_F(AttendTest, MasksAgree) {
 }
 
 // ALiBi as slopes, and as the table over the distance that says the same.
-TEST_F(AttendTest, RelativeTableAgreesWithAlibi) {
+TEST_F(AttentionTest, RelativeTableAgreesWithAlibi) {
   Tensor slopes(DType::f32, {2}), table(DType::f32, {2, 11});
   for (std::size_t h = 0; h < 2; ++h) {
     slopes.values<float>()[h] = h ? 0.25f : 0.5f;
@@ -178,7 +184,7 @@ TEST_F(AttendTest, RelativeTableAgreesWithAlibi) {
   EXPECT_EQ(describe(tabled.tensor("grad_relative_table")), "f32 [2, 11]");
 }
 
-TEST_F(AttendTest, PackedSequencesDoNotSeeEachOther) {
+TEST_F(AttentionTest, PackedSequencesDoNotSeeEachOther) {
   Tensor starts(DType::i64, {3});
   starts.values<std::int64_t>()[1] = 2;
   starts.values<std::int64_t>()[2] = 6;
@@ -195,7 +201,7 @@ TEST_F(AttendTest, PackedSequencesDoNotSeeEachOther) {
   }
 }
 
-TEST_F(AttendTest, DropoutFollowsItsSeed) {
+TEST_F(AttentionTest, DropoutFollowsItsSeed) {
   auto fields = nlohmann::json::parse(with_field("dropout", 0.5));
   fields["seed"] = 7;
   const auto first = floats(attend({}, fields.dump()), "out");
@@ -204,7 +210,7 @@ TEST_F(AttendTest, DropoutFollowsItsSeed) {
   EXPECT_NE(floats(attend({}, fields.dump()), "out"), first);
 }
 
-TEST_F(AttendTest, WrongFieldsAreNamedWithTheirValue) {
+TEST_F(AttentionTest, WrongFieldsAreNamedWithTheirValue) {
   auto fields = nlohmann::json::parse(kPlainCase);
   for (const auto& [name, value] : fields.items()) {
     auto without = fields;
@@ -222,13 +228,13 @@ TEST_F(AttendTest, WrongFieldsAreNamedWithTheirValue) {
   EXPECT_THAT(error_of(with_field("dropout", 1.5)), HasSubstr("no field \"seed\""));
   EXPECT_THAT(error_of(with_field("score", "additive")), HasSubstr("needs additive_v"));
   EXPECT_THAT(error_of("not json"), HasSubstr("\"case\" is not a JSON object: not json"));
-  const auto run = run_rootdk({"attend", write_case(with_field("colour", "red"))});
+  const auto run = run_rootdk({"attention", write_case(with_field("colour", "red"))});
   EXPECT_EQ(run.exit_code, 0);
   EXPECT_THAT(run.err, HasSubstr("warning: ")) << "an unknown field is said, not fatal";
   EXPECT_THAT(run.err, HasSubstr("\"colour\""));
 }
 
-TEST_F(AttendTest, WrongTensorsAreNamed) {
+TEST_F(AttentionTest, WrongTensorsAreNamed) {
   Tensor lengths(DType::f32, {1}), big(DType::i64, {1}), mask(DType::f32, {1, 1, 6, 6});
   big.values<std::int64_t>()[0] = std::int64_t{1} << 40;
   extra_ = {{"kv_lengths", lengths}};
@@ -243,32 +249,32 @@ TEST_F(AttendTest, WrongTensorsAreNamed) {
   q_ = wave(DType::f32, {6, 4}, 2);
   EXPECT_THAT(error_of(kPlainCase), HasSubstr("of rank 4, got f32 [6, 4]"));
   write_safetensors(folder_ / "x", std::vector<NamedTensor>{{"q", q_}}, {{"case", kPlainCase}});
-  EXPECT_THAT(run_rootdk({"attend", folder_ / "x"}).err, HasSubstr("there is no tensor 'k'"));
+  EXPECT_THAT(run_rootdk({"attention", folder_ / "x"}).err, HasSubstr("there is no tensor 'k'"));
   write_safetensors(folder_ / "x", std::vector<NamedTensor>{{"q", v_}, {"k", v_}, {"v", v_}});
-  EXPECT_THAT(run_rootdk({"attend", folder_ / "x"}).err, HasSubstr("the metadata has no \"case\""));
+  EXPECT_THAT(run_rootdk({"attention", folder_ / "x"}).err, HasSubstr("the metadata has no \"case\""));
 }
 
-TEST_F(AttendTest, FilesThatCannotBeRead) {
-  const auto missing = run_rootdk({"attend", folder_ / "none.safetensors"});
+TEST_F(AttentionTest, FilesThatCannotBeRead) {
+  const auto missing = run_rootdk({"attention", folder_ / "none.safetensors"});
   EXPECT_EQ(missing.exit_code, 1);
   EXPECT_THAT(missing.err, StartsWith("rootdk: cannot open "));
   EXPECT_THAT(missing.err, HasSubstr("none.safetensors: No such file or directory"));
   std::ofstream(folder_ / "bad.safetensors") << file_content(kFixture).substr(0, 5000);
-  const auto corrupt = run_rootdk({"attend", folder_ / "bad.safetensors"});
+  const auto corrupt = run_rootdk({"attention", folder_ / "bad.safetensors"});
   EXPECT_EQ(corrupt.exit_code, 1);
   EXPECT_THAT(corrupt.err, StartsWith("rootdk: safetensors: "));
   EXPECT_THAT(corrupt.err, HasSubstr("bad.safetensors: tensor "));
 }
 
-TEST_F(AttendTest, UsageErrors) {
+TEST_F(AttentionTest, UsageErrors) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
       {{}, "A subcommand is required"},
       {{"dance"}, "there is no 'dance'"},
-      {{"attend"}, "case is required"},
-      {{"attend", kFixture, "--dtype", "f8"}, "--dtype: f8 not in"},
-      {{"attend", kFixture, "--device", "tpu"}, "--device: tpu not in"},
-      {{"attend", kFixture, "--threads", "0"}, "--threads"},
-      {{"attend", kFixture, "--colour"}, "there is no '--colour'"}};
+      {{"attention"}, "case is required"},
+      {{"attention", kFixture, "--dtype", "f8"}, "--dtype: f8 not in"},
+      {{"attention", kFixture, "--device", "tpu"}, "--device: tpu not in"},
+      {{"attention", kFixture, "--threads", "0"}, "--threads"},
+      {{"attention", kFixture, "--colour"}, "there is no '--colour'"}};
   for (const auto& [arguments, message] : cases) {
     const auto run = run_rootdk(arguments);
     EXPECT_EQ(run.exit_code, 2) << run.err;
@@ -277,32 +283,33 @@ TEST_F(AttendTest, UsageErrors) {
     EXPECT_THAT(run.err, HasSubstr("--help'"));
     EXPECT_EQ(run.out, "");
   }
-  EXPECT_EQ(run_rootdk({"attend", "--help"}).exit_code, 0);
+  EXPECT_EQ(run_rootdk({"attention", "--help"}).exit_code, 0);
 }
 
-TEST_F(AttendTest, UnknownTargetNamesThoseThereAre) {
-  const auto run = run_rootdk({"attend", kFixture, "--target", "abacus", "--out", folder_ / "out"});
+TEST_F(AttentionTest, UnknownTargetNamesThoseThereAre) {
+  const auto run = run_rootdk({"attention", kFixture, "--target", "abacus", "--out", folder_ / "out"});
   EXPECT_EQ(run.exit_code, 1);
   EXPECT_THAT(run.err, HasSubstr("--target 'abacus' is unknown; here there are: "));
   EXPECT_THAT(run.err, HasSubstr("reference"));
   EXPECT_THAT(folder_.files(), ElementsAre());
 }
 
-TEST_F(AttendTest, FailureToWriteLosesAndLeavesNothing) {
+TEST_F(AttentionTest, FailureToWriteLosesAndLeavesNothing) {
   const std::string absent = folder_ / "absent" / "out.safetensors";
-  EXPECT_THAT(run_rootdk({"attend", kFixture, "--out", absent}).err, HasSubstr("cannot write " + absent));
+  EXPECT_THAT(run_rootdk({"attention", kFixture, "--out", absent}).err, HasSubstr("cannot write " + absent));
   std::ofstream(folder_ / "out.safetensors") << "precious";
-  const auto run = run_rootdk({"attend", write_case(with_field("softcap", -1)), "--out", folder_ / "out.safetensors"});
+  const auto run =
+      run_rootdk({"attention", write_case(with_field("softcap", -1)), "--out", folder_ / "out.safetensors"});
   EXPECT_EQ(run.exit_code, 1);
   EXPECT_EQ(file_content(folder_ / "out.safetensors"), "precious");
   fs::create_directory(folder_ / "folder");
-  EXPECT_EQ(run_rootdk({"attend", kFixture, "--out", folder_ / "folder"}).exit_code, 1);
+  EXPECT_EQ(run_rootdk({"attention", kFixture, "--out", folder_ / "folder"}).exit_code, 1);
   EXPECT_THAT(folder_.files(), ElementsAre("case.safetensors", "folder", "out.safetensors"));
 }
 
-TEST_F(AttendTest, ResultsMayReplaceTheirOwnCase) {
+TEST_F(AttentionTest, ResultsMayReplaceTheirOwnCase) {
   const std::string path = write_case();
-  const auto run = run_rootdk({"attend", path, "--out", path});
+  const auto run = run_rootdk({"attention", path, "--out", path});
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_TRUE(SafetensorsFile::open(path).contains("stats_lse"));
 }

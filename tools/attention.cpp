@@ -1,4 +1,4 @@
-// rootdk attend: one attention call on the tensors of a file, forward, backward and statistics.
+// rootdk attention: one attention call on the tensors of a file, forward, backward and statistics.
 
 #include <CLI/CLI.hpp>
 #include <chrono>
@@ -17,7 +17,7 @@
 namespace rootdk::tools {
 namespace {
 
-struct AttendOptions {
+struct AttentionOptions {
   std::string case_path, out_path, dtype;
   ExecutionOptions execution;
   bool json = false;
@@ -68,9 +68,9 @@ class AttendCall {
                                        .k = gradient("k", k_),
                                        .v = gradient("v", v_),
                                        .bias = gradient("bias", params_.bias),
-                                       .relative_table = gradient("relative_table", params_.relative_table),
-                                       .alibi_slopes = gradient("alibi_slopes", params_.alibi_slopes),
-                                       .sinks = gradient("sinks", params_.sinks),
+                                       .relative_table = gradient("relative_table", params_.logits.relative_table),
+                                       .alibi_slopes = gradient("alibi_slopes", params_.logits.alibi_slopes),
+                                       .sinks = gradient("sinks", params_.logits.sinks),
                                        .additive_v = gradient("additive_v", params_.additive_v),
                                        .column_mass = {}};
     take_workspace(attention_backward_workspace(saved, upstream, gradients, params_));
@@ -101,8 +101,8 @@ class AttendCall {
   }
 
   void take_workspace(std::size_t bytes) {
-    execution_.workspace = memory_.scratch(bytes);
-    execution_.workspace_bytes = bytes;
+    execution_.cuda.workspace = memory_.scratch(bytes);
+    execution_.cuda.workspace_bytes = bytes;
   }
 
   template <class Call>
@@ -144,7 +144,7 @@ double mean(const Tensor& tensor) {
 
 struct Summary {
   const AttentionCase& input;
-  const AttendOptions& options;
+  const AttentionOptions& options;
   const std::map<std::string, Tensor>& results;
   Pass forward;
   std::optional<Pass> backward;
@@ -187,7 +187,7 @@ void write_results(const std::string& path, const std::map<std::string, Tensor>&
   write_safetensors(path, tensors);
 }
 
-void attend(const AttendOptions& options) {
+void run_attention(const AttentionOptions& options) {
   const AttentionCase input = read_attention_case(options.case_path, parse_dtype(options.dtype));
   for (const std::string& warning : input.warnings) std::fprintf(stderr, "rootdk: warning: %s\n", warning.c_str());
   const std::unique_ptr<Memory> memory = make_memory(options.execution.device_kind());
@@ -203,10 +203,11 @@ void attend(const AttendOptions& options) {
 
 }  // namespace
 
-void add_attend_command(CLI::App& program) {
-  CLI::App* verb = program.add_subcommand("attend", "Run one attention call on the tensors of a file");
+void add_attention_command(CLI::App& program) {
+  CLI::App* verb = program.add_subcommand("attention", "Run one attention call on the tensors of a file");
+  verb->alias("attend");  // its name in version 0.1
   verb->footer("Backward runs where the file has grad_out. docs/command-line.md describes the format of the file.");
-  auto options = std::make_shared<AttendOptions>();
+  auto options = std::make_shared<AttentionOptions>();
   verb->add_option("case", options->case_path, "Tensors q, k, v, ... and the metadata \"case\"")
       ->required()
       ->type_name("CASE.safetensors");
@@ -214,7 +215,7 @@ void add_attend_command(CLI::App& program) {
   add_dtype_option(*verb, options->dtype, "Convert q, k, v, grad_out to this type (default: the type of q)");
   options->execution.add_to(*verb);
   verb->add_flag("--json", options->json, "Print the summary as JSON");
-  verb->callback([options] { attend(*options); });
+  verb->callback([options] { run_attention(*options); });
 }
 
 }  // namespace rootdk::tools

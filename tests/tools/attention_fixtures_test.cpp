@@ -1,4 +1,4 @@
-// rootdk attend on every fixture: PyTorch's float64 answers for out, the gradients and the statistics.
+// rootdk attention on every fixture: PyTorch's float64 answers for out, the gradients and the statistics.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -52,7 +52,7 @@ class AttendFixture : public testing::TestWithParam<std::string> {};
 TEST_P(AttendFixture, MatchesTheFile) {
   const test::TemporaryFolder folder;
   const std::string out = folder / "out.safetensors";
-  const auto run = test::run_rootdk({"attend", GetParam(), "--target", "reference", "--out", out});
+  const auto run = test::run_rootdk({"attention", GetParam(), "--target", "reference", "--out", out});
   ASSERT_EQ(run.exit_code, 0) << run.err;
   EXPECT_EQ(run.err, "");
   const SafetensorsFile expected = SafetensorsFile::open(GetParam()), actual = SafetensorsFile::open(out);

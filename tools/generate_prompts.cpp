@@ -1,6 +1,8 @@
 // rootdk generate MODEL --prompts FILE: a line of JSON for each prompt, and one for each answer.
 
+#include <algorithm>
 #include <cstdio>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>

@@ -15,6 +15,8 @@ void add_explain_command(CLI::App& program);
 void add_bench_command(CLI::App& program);
 void add_forward_command(CLI::App& program);
 void add_generate_command(CLI::App& program);
+void add_quantize_command(CLI::App& program);
+void add_embed_command(CLI::App& program);
 void add_train_command(CLI::App& program);
 void add_inspect_command(CLI::App& program);
 void add_lab_command(CLI::App& program);

@@ -43,6 +43,8 @@ int main(int argc, char** argv) {
   rootdk::tools::add_bench_command(program);
   rootdk::tools::add_forward_command(program);
   rootdk::tools::add_generate_command(program);
+  rootdk::tools::add_quantize_command(program);
+  rootdk::tools::add_embed_command(program);
   rootdk::tools::add_train_command(program);
   rootdk::tools::add_inspect_command(program);
   rootdk::tools::add_version_command(program);

@@ -93,6 +93,9 @@ class ROOTDK_API KvCache {
   const KvCacheConfig& config() const;  // with value_dim, page_size and pages resolved
   KvCacheUsage usage() const;
 
+  // Gives a paged cache that owns its memory `pages` pages in all; what it holds is copied. Fewer than it has: nothing.
+  void grow(std::int64_t pages);
+
   // An empty sequence. It takes no page before its first token.
   SequenceId open();
   // A sequence that begins with the first `length` tokens of another (-1: all): prefixes, beams. Pages are shared, and

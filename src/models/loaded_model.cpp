@@ -4,14 +4,13 @@
 
 #include "core/check.h"
 #include "models/builtin.h"
-#include "models/checkpoint.h"
 
 namespace rootdk {
 
-LoadedModel LoadedModel::load(const std::string& folder) {
+LoadedModel LoadedModel::load(const std::string& folder, const LoadOptions& options) {
   return reading_file([&] {
     const std::filesystem::path path = model_folder(folder);
-    LoadedModel loaded{.name = folder, .model = load_model(path)};
+    LoadedModel loaded{.name = folder, .model = load_model(path, options)};
     if (std::filesystem::exists(path / "tokenizer.json")) loaded.tokenizer = Tokenizer::load(path);
     return loaded;
   });

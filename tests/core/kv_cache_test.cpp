@@ -2,7 +2,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
 #include <malloc.h>
+#include <algorithm>
 
 #include <functional>
 #include <string>
@@ -304,6 +306,34 @@ TEST(KvCache, A100000SequencesLeaveNothingBehind) {
   serve(100000);
   EXPECT_EQ(cache.usage().free_pages, 8);
   EXPECT_LE(mallinfo2().uordblks, before + 1024);
+}
+
+TEST(KvCache, GrowKeepsWhatItHolds) {
+  for (const DType dtype : {DType::f32, DType::i8}) {
+    KvCache cache({.dtype = dtype, .layers = 2, .kv_heads = 2, .head_dim = 4, .page_size = 16, .pages = 2});
+    const SequenceId a = cache.open();
+    Tensor k(DType::f32, {1, 2, 20, 4}), v(DType::f32, {1, 2, 20, 4}), q(DType::f32, {1, 2, 1, 4});
+    for (std::size_t i = 0; i < 160; ++i) {
+      k.values<float>()[i] = static_cast<float>(i % 7) - 3;
+      v.values<float>()[i] = static_cast<float>(i % 11);
+    }
+    for (float& x : q.values<float>()) x = 0.5f;
+    for (std::int64_t layer : {0, 1}) append(cache, k, v, {{.sequence = a, .tokens = 20}}, {.layer = layer});
+    Tensor before(DType::f32, {1, 2, 1, 4}), after(DType::f32, {1, 2, 1, 4});
+    attend(cache, q, before, {{.sequence = a}}, {.layer = 1});
+    EXPECT_THROW(append(cache, k, v, {{.sequence = a, .tokens = 20}}), Error);
+    cache.grow(5);
+    EXPECT_EQ(cache.usage().pages, 5);
+    EXPECT_EQ(cache.usage().free_pages, 3);
+    attend(cache, q, after, {{.sequence = a}}, {.layer = 1});
+    EXPECT_TRUE(std::ranges::equal(before.values<float>(), after.values<float>()));
+    append(cache, k, v, {{.sequence = a, .tokens = 20}});
+    EXPECT_EQ(cache.page_of(a, 39), 2);
+    cache.grow(3);  // fewer than there are: nothing
+    EXPECT_EQ(cache.usage().pages, 5);
+  }
+  KvCache contiguous({.layout = KvLayout::contiguous, .kv_heads = 1, .head_dim = 4, .max_sequences = 1, .max_len = 4});
+  EXPECT_THROW(contiguous.grow(2), Error);
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 # The commands of the project. Each installs the Debian packages it misses, configures, builds and runs.
 #   make run      build, then the tour: a minute's walk through everything
 #   make test     build, then every test
-#   make check    sanitizers, threads, fuzzing and cross-compiled targets
+#   make check    clang-tidy, warnings as errors, sanitizers, threads, fuzzing and cross-compiled targets
 #   make bench    the benchmark grid, into docs/
 #   make format   clang-format over the tree
 #   make wheel    a Python wheel with the libraries, the command line and the built-in model, into dist/
@@ -10,7 +10,9 @@
 .PHONY: run build test check bench format wheel install clean
 PREFIX ?= /usr/local
 
-run: build
+run:
+	@scripts/setup.sh build
+	@scripts/build.sh release rootdk_cli -DROOTDK_TESTS=OFF
 	@build/rootdk tour
 
 build:

@@ -1,6 +1,5 @@
 // rootdk attend: one attention call on the tensors of a file, forward, backward and statistics.
 
-#include <CLI/CLI.hpp>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -10,6 +9,7 @@
 
 #include "core/check.h"
 #include "models/safetensors.h"
+#include "tools/arguments.h"
 #include "tools/attention_case.h"
 #include "tools/commands.h"
 #include "tools/options.h"
@@ -203,8 +203,8 @@ void attend(const AttendOptions& options) {
 
 }  // namespace
 
-void add_attend_command(CLI::App& program) {
-  CLI::App* verb = program.add_subcommand("attend", "Run one attention call on the tensors of a file");
+void add_attend_command(Command& program) {
+  Command* verb = program.add_subcommand("attend", "Run one attention call on the tensors of a file");
   verb->footer("Backward runs where the file has grad_out. docs/command-line.md describes the format of the file.");
   auto options = std::make_shared<AttendOptions>();
   verb->add_option("case", options->case_path, "Tensors q, k, v, ... and the metadata \"case\"")

@@ -1,6 +1,5 @@
 // rootdk generate MODEL: text from a checkpoint, token by token.
 
-#include <CLI/CLI.hpp>
 #include <cmath>
 #include <cstdio>
 #include <memory>
@@ -10,6 +9,7 @@
 #include "core/check.h"
 #include "models/generate.h"
 #include "models/loaded_model.h"
+#include "tools/arguments.h"
 #include "tools/commands.h"
 #include "tools/options.h"
 
@@ -145,16 +145,16 @@ void run_generate(const GenerateVerb& options) {
 
 }  // namespace
 
-void add_generate_command(CLI::App& program) {
-  CLI::App* verb = program.add_subcommand("generate", "Continue a text with a checkpoint, token by token");
+void add_generate_command(Command& program) {
+  Command* verb = program.add_subcommand("generate", "Continue a text with a checkpoint, token by token");
   auto options = std::make_shared<GenerateVerb>();
   verb->add_option("MODEL", options->model, "Folder with config.json, model.safetensors and tokenizer.json; or builtin")
       ->required();
-  CLI::Option* prompt = verb->add_option("--prompt", options->prompt, "Text to continue")->type_name("TEXT");
+  Option* prompt = verb->add_option("--prompt", options->prompt, "Text to continue")->type_name("TEXT");
   add_numbers_option(*verb, "--ids", options->ids, "Token ids to continue, instead of text")->excludes(prompt);
-  verb->add_option("--max-new", options->max_new, "Tokens to add at most")->capture_default_str()->type_name("N");
-  CLI::Option* greedy = verb->add_flag("--greedy", options->greedy,
-                                       "Always the likeliest token (the default unless a sampling option is given)");
+  verb->add_option("--max-new", options->max_new, "Tokens to add at most")->show_default()->type_name("N");
+  Option* greedy = verb->add_flag("--greedy", options->greedy,
+                                  "Always the likeliest token (the default unless a sampling option is given)");
   verb->add_option("--temperature", options->temperature, "Sample with this temperature")
       ->excludes(greedy)
       ->type_name("T");
@@ -166,7 +166,7 @@ void add_generate_command(CLI::App& program) {
       ->type_name("P");
   add_seed_option(*verb, options->seed, "Of the sampling");
   verb->add_flag("--no-cache", options->no_cache, "Compute the whole sequence anew for each token");
-  CLI::Option* stop_at_end =
+  Option* stop_at_end =
       verb->add_flag("--stop-at-end", options->stop_at_end, "End at the model's end token (the default with --prompt)");
   verb->add_flag("--ignore-end", options->ignore_end, "Go on behind the model's end token (the default with --ids)")
       ->excludes(stop_at_end);

@@ -30,6 +30,11 @@ Option* Option::excludes(const Option* other) {
   return this;
 }
 
+Option* Option::needs(const Option* other) {
+  option_.needs(&other->option_);
+  return this;
+}
+
 Option* Option::one_of(const std::vector<std::string>& choices) {
   std::string shown;
   for (const std::string& choice : choices) shown += (shown.empty() ? "" : "|") + choice;

@@ -28,6 +28,7 @@ class Option {
   Option* show_default();                      // the help shows the value that the variable has now
   Option* group(const std::string& name);
   Option* excludes(const Option* other);
+  Option* needs(const Option* other);
   Option* one_of(const std::vector<std::string>& choices);  // the help shows them: a|b|c
   Option* between(std::int64_t lowest, std::int64_t highest);
   Option* check(const std::function<std::string(const std::string&)>& error_of);  // "": the value is accepted

@@ -8,11 +8,13 @@ namespace rootdk::tools {
 class Command;
 
 void add_tour_command(Command& program);
-void add_attend_command(Command& program);
+void add_attention_command(Command& program);
 void add_explain_command(Command& program);
 void add_bench_command(Command& program);
 void add_forward_command(Command& program);
 void add_generate_command(Command& program);
+void add_quantize_command(Command& program);
+void add_embed_command(Command& program);
 void add_train_command(Command& program);
 void add_inspect_command(Command& program);
 void add_lab_command(Command& program);

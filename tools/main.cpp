@@ -22,16 +22,19 @@ int report(const char* message, ExitCode code) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  rootdk::tools::Program program("rootdk", "Scaled dot-product attention: exact, fused, and open to inspection.",
+  rootdk::tools::Program program("rootdk",
+                                 "Scaled dot-product attention: exact and fused, with statistics of its softmax.",
                                  "rootdk " ROOTDK_VERSION_STRING);
   rootdk::tools::Command& command = program.command();
   rootdk::tools::add_tour_command(command);
   rootdk::tools::add_lab_command(command);
-  rootdk::tools::add_attend_command(command);
+  rootdk::tools::add_attention_command(command);
   rootdk::tools::add_explain_command(command);
   rootdk::tools::add_bench_command(command);
   rootdk::tools::add_forward_command(command);
   rootdk::tools::add_generate_command(command);
+  rootdk::tools::add_quantize_command(command);
+  rootdk::tools::add_embed_command(command);
   rootdk::tools::add_train_command(command);
   rootdk::tools::add_inspect_command(command);
   rootdk::tools::add_version_command(command);

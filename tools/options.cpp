@@ -9,8 +9,12 @@
 namespace rootdk::tools {
 namespace {
 
-std::string refuse_negative(const std::string& entry) {
-  return entry.find('-') == std::string::npos ? "" : entry + " must not be negative";
+// CLI11 would take a number beyond 64 bits as the largest.
+std::string refuse_seed(const std::string& entry) {
+  if (entry.find('-') != std::string::npos) return entry + " must not be negative";
+  std::uint64_t seed = 0;
+  const auto [rest, error] = std::from_chars(entry.data(), entry.data() + entry.size(), seed);
+  return error == std::errc::result_out_of_range ? entry + " is over 18446744073709551615, the largest seed" : "";
 }
 
 // What is wrong with the numbers; "": nothing.
@@ -40,7 +44,7 @@ void ExecutionOptions::add_to(Command& verb) {
 }
 
 Execution ExecutionOptions::execution() const {
-  return {.executor = threads > 0 ? &shared_executor(threads) : nullptr, .target = target};
+  return {.target = target, .cpu = {.executor = threads > 0 ? &shared_executor(threads) : nullptr}};
 }
 
 template <class Number>
@@ -59,7 +63,7 @@ void add_threads_option(Command& verb, int& threads, const std::string& help) {
 }
 
 void add_seed_option(Command& verb, std::uint64_t& seed, const std::string& help) {
-  verb.add_option("--seed", seed, help)->check(refuse_negative)->show_default()->type_name("N");
+  verb.add_option("--seed", seed, help)->check(refuse_seed)->show_default()->type_name("N");
 }
 
 void add_dtype_option(Command& verb, std::string& dtype, const std::string& help) {
@@ -72,6 +76,18 @@ std::optional<DType> parse_dtype(const std::string& name) {
   }
   require(name.empty(), "element type '", name, "' is none of f32, bf16, f16, f64");
   return std::nullopt;
+}
+
+Option* add_cache_option(Command& verb, std::optional<DType>& type) {
+  return verb.add_choice<std::optional<DType>>(
+      "--cache", type,
+      {{"f32", DType::f32}, {"bf16", DType::bf16}, {"f16", DType::f16}, {"int8", DType::i8}, {"e4m3", DType::f8e4m3}},
+      "Type of the keys and values that are kept (default: that of the checkpoint's weights)");
+}
+
+Option* add_weights_option(Command& verb, std::optional<WeightFormat>& weights, const std::string& help) {
+  return verb.add_choice<std::optional<WeightFormat>>("--weights", weights,
+                                                      {{"int8", WeightFormat::i8}, {"int4", WeightFormat::i4}}, help);
 }
 
 void require_known_target(const Explanation& explanation, const std::string& target) {

@@ -1,4 +1,4 @@
-// The eleven fixture models against what transformers computed for them: logits or hidden states, attention weights,
+// The fixture models against what transformers computed for them: logits or hidden states, attention weights,
 // greedy continuation with and without a cache, and padded batches.
 
 #include <gmock/gmock.h>
@@ -125,8 +125,9 @@ TEST_P(FixtureModel, PaddedBatchGivesTheRowsOfItsSequencesAlone) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, FixtureModel,
-                         ::testing::Values("bert", "bloom", "gemma2", "gpt2", "gpt_neox", "gpt_oss", "llama", "marian",
-                                           "mistral", "qwen3", "t5"),
+                         ::testing::Values("albert", "bert", "bloom", "distilbert", "gemma2", "gemma3", "gpt2",
+                                           "gpt_neox", "gpt_oss", "llama", "marian", "mixtral", "modernbert", "olmo2",
+                                           "phi3", "qwen2", "roberta", "mistral", "qwen3", "t5"),
                          [](const auto& info) { return info.param; });
 
 // A checkpoint may leave out its tables of sinusoidal positions: they are computed, and equal to the stored ones.

@@ -1,7 +1,6 @@
 #include "tools/bench/bench.h"
 
 #include <cstdio>
-#include <map>
 #include <nlohmann/json.hpp>
 
 #include "tools/arguments.h"
@@ -45,9 +44,8 @@ void print_text(const BenchCase& c, const BenchResult& r) {
   }
   table.add({"memory", format("%.1f MiB beyond the tensors", static_cast<double>(r.peak_bytes) / 0x1p20)});
   if (r.has_naive) {
-    table.add(
-        {"textbook way", format("%.3f ms, %.1f MiB: %.2f times as long", 1e3 * r.naive_seconds,
-                                static_cast<double>(r.naive_peak_bytes) / 0x1p20, r.naive_seconds / r.best_seconds)});
+    table.add({"textbook", format("%.3f ms, %.1f MiB: %.2f times as long", 1e3 * r.naive_seconds,
+                                  static_cast<double>(r.naive_peak_bytes) / 0x1p20, r.naive_seconds / r.best_seconds)});
   }
   std::fputs(table.text().c_str(), stdout);
 }
@@ -136,9 +134,9 @@ void add_attention_bench(Command& bench, const char* name, const char* help, con
     verb->add_option("--page", c.page, "Tokens of a page of the cache, 16 to 256 (default: contiguous)")
         ->between(0, 256)
         ->type_name("N");
-    verb->add_choice<PageOrder>(
-        "--page-order", options->page_order, {{"filled", PageOrder::filled}, {"random", PageOrder::random}},
-        "Pages one after another, as a fresh cache has them, or anywhere (default: random; on the CPU)");
+    verb->add_choice<PageOrder>("--page-order", options->page_order,
+                                {{"filled", PageOrder::filled}, {"random", PageOrder::random}},
+                                "Pages in order, as in a fresh cache, or anywhere (default: random; on the CPU)");
   } else {
     add_dtype_option(*verb, options->dtype, "Element type (default: f32)");
   }
@@ -150,9 +148,9 @@ void add_attention_bench(Command& bench, const char* name, const char* help, con
   size("--head-dim", c.head_dim, "Size of a query and a key");
   size("--value-dim", c.value_dim, "Size of a value", "as a key");
   if (!defaults.decode) {
-    verb->add_flag("--causal", c.causal, "Keys up to the query's own position; counts the work that is left");
+    verb->add_flag("--causal", c.causal, "Keys up to the query's position; counts only the work that is left");
     verb->add_flag("--stats", c.stats, "With all statistics of a row");
-    verb->add_flag("--no-naive", options->no_naive, "Leave out the textbook way");
+    verb->add_flag("--no-naive", options->no_naive, "Leave out the textbook computation");
   }
   add_threads_option(*verb, c.threads, "Threads (default: 1)");
   verb->add_option("--device", options->device, "Where to run (default: cpu)")->one_of({"cpu", "cuda"});

@@ -1,6 +1,8 @@
 // The rooms of src/ may only look in one direction (ARCHITECTURE.md):
 //   core <- {reference, cpu, cuda} <- dispatch <- layers <- models <- lab <- {models_api, tools, python, web}
-// and the public headers know nothing but each other and the standard library.
+// and the public headers know nothing but each other and the standard library. The compiler refuses most wrong includes
+// (rooms_test.sh); this test also sees headers that no source includes, CUDA sources where there is no nvcc, and includes
+// through "../".
 
 #include <gtest/gtest.h>
 

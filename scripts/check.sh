@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What make check adds to make test: the sanitizers, fuzzing, and the kernels on another processor.
+# What make check adds to make test: the sanitizers, fuzzing, the kernels on another processor, and random
+# configurations.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -9,3 +10,4 @@ scripts/test.sh asan-ubsan all --label-exclude python
 scripts/test.sh tsan thread_tests --label-regex threads
 scripts/cross.sh
 scripts/fuzz.sh
+scripts/campaign.sh check

@@ -3,14 +3,19 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
+#include <map>
 
 #include "core/check.h"
 
 namespace rootdk::tools {
 namespace {
 
-std::string refuse_negative(const std::string& entry) {
-  return entry.find('-') == std::string::npos ? "" : entry + " must not be negative";
+// CLI11 would take a number beyond 64 bits as the largest.
+std::string refuse_seed(const std::string& entry) {
+  if (entry.find('-') != std::string::npos) return entry + " must not be negative";
+  std::uint64_t seed = 0;
+  const auto [rest, error] = std::from_chars(entry.data(), entry.data() + entry.size(), seed);
+  return error == std::errc::result_out_of_range ? entry + " is over 18446744073709551615, the largest seed" : "";
 }
 
 template <class Number>
@@ -35,7 +40,7 @@ void ExecutionOptions::add_to(CLI::App& verb) {
 }
 
 Execution ExecutionOptions::execution() const {
-  return {.executor = threads > 0 ? &shared_executor(threads) : nullptr, .target = target};
+  return {.target = target, .cpu = {.executor = threads > 0 ? &shared_executor(threads) : nullptr}};
 }
 
 template <class Number>
@@ -61,7 +66,7 @@ void add_threads_option(CLI::App& verb, int& threads, const std::string& help) {
 }
 
 void add_seed_option(CLI::App& verb, std::uint64_t& seed, const std::string& help) {
-  verb.add_option("--seed", seed, help)->check(refuse_negative)->capture_default_str()->type_name("N");
+  verb.add_option("--seed", seed, help)->check(refuse_seed)->capture_default_str()->type_name("N");
 }
 
 void add_dtype_option(CLI::App& verb, std::string& dtype, const std::string& help) {
@@ -76,6 +81,26 @@ std::optional<DType> parse_dtype(const std::string& name) {
   }
   require(name.empty(), "element type '", name, "' is none of f32, bf16, f16, f64");
   return std::nullopt;
+}
+
+CLI::Option* add_cache_option(CLI::App& verb, std::optional<DType>& type) {
+  static const std::map<std::string, DType> kTypes = {
+      {"f32", DType::f32}, {"bf16", DType::bf16}, {"f16", DType::f16}, {"int8", DType::i8}, {"e4m3", DType::f8e4m3}};
+  return verb
+      .add_option_function<std::string>(
+          "--cache", [&type](const std::string& name) { type = kTypes.at(name); },
+          "Type of the keys and values that are kept (default: that of the checkpoint's weights)")
+      ->check(CLI::IsMember({"f32", "bf16", "f16", "int8", "e4m3"}).description(""))
+      ->type_name("f32|bf16|f16|int8|e4m3");
+}
+
+CLI::Option* add_weights_option(CLI::App& verb, std::optional<WeightFormat>& weights, const std::string& help) {
+  return verb
+      .add_option_function<std::string>(
+          "--weights",
+          [&weights](const std::string& name) { weights = name == "int8" ? WeightFormat::i8 : WeightFormat::i4; }, help)
+      ->check(CLI::IsMember({"int8", "int4"}).description(""))
+      ->type_name("int8|int4");
 }
 
 void require_known_target(const Explanation& explanation, const std::string& target) {

@@ -57,7 +57,7 @@ def run_c(
 
         def needed() -> int:
             size = ctypes.c_size_t()
-            _abi.check(workspace(*arguments, ctypes.addressof(size)))
+            _abi.check(workspace(*arguments, write_execution(arena, target, threads), ctypes.addressof(size)))
             return size.value
 
         status = run_on_stream(kind.torch, q.get_device(), run, needed if workspace else None)  # type: ignore

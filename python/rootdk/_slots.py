@@ -50,6 +50,7 @@ def write_tensor(arena: Arena, kind: Kind, slot: str, x: Any, name: str, rank: i
 
 
 def write_output(arena: Arena, kind: Kind, slot: str, x: Any, name: str) -> int:
+    require_kind(kind, x, name)
     if not kind.writable(x):
         raise ValueError(f"rootdk: {name} is read-only")
     return write_tensor(arena, kind, slot, x, name)

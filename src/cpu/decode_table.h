@@ -1,7 +1,7 @@
 #pragma once
 
 // The seam between the ordinary code and the decode kernels, as kernel_table.h is for the fused forward: plain structs
-// and a table of functions. Nothing here may have code of its own.
+// and a table of functions. Nothing here may contain code.
 
 #include <stddef.h>
 #include <stdint.h>
@@ -38,24 +38,24 @@ struct CachedKeys {
   CacheKind kind = CacheKind::f32;
 };
 
-struct KeySpan {
+struct KeyGap {
   int64_t begin = 0, end = 0;
 };
 
 // A block of query rows against the keys [begin, end) of a chunk.
 struct DecodeBlock {
   const ScoreRule* rule = nullptr;
-  const QueryRow* rows = nullptr;   // [row_count]; q is not read
-  const KeySpan* hidden = nullptr;  // [row_count]: positions that the window hides from the row
-  const float* q = nullptr;         // [row_count, head_dim]
-  bool q_is_bf16 = false;           // every element of q is a bf16 number
+  const QueryRow* rows = nullptr;  // [row_count]; q is not read
+  const KeyGap* hidden = nullptr;  // [row_count]: positions that the window hides from the row
+  const float* q = nullptr;        // [row_count, head_dim]
+  bool q_is_bf16 = false;          // every element of q is a bf16 number
   int row_count = 0;
   int head_dim = 0, value_dim = 0;
   CachedKeys cache;
   int64_t begin = 0, end = 0;  // begin is a multiple of kChunkKeys
   int64_t fetch_end = 0;       // keys [end, fetch_end) will be read next: they are fetched towards the end
-  KeySpan evicted;             // hidden from every row, and its pages may be gone
-  KeySpan unseen;              // hidden from every row by the window
+  KeyGap evicted;              // hidden from every row, and its pages may be gone
+  KeyGap unseen;               // hidden from every row by the window
   RowStates state;             // overwritten; out_stride is a multiple of 64
   void* scratch = nullptr;     // scratch_bytes, 64-byte aligned
 };
@@ -63,7 +63,7 @@ struct DecodeBlock {
 struct DecodeTable {
   size_t (*scratch_bytes)(int head_dim, int value_dim, int rows) = nullptr;
   // The same chunk of `count` key heads of one sequence, tile by tile and in each tile head by head: where pages are
-  // small, memory is read in longer pieces, since a page holds its heads one after another.
+  // small, memory is read in longer runs, since a page holds its heads one after another.
   void (*run)(const DecodeBlock* blocks, int count) = nullptr;
   // Adds the state of later keys to the state of earlier ones.
   void (*merge)(const RowStates& into, const RowStates& later, int rows, int value_dim) = nullptr;

@@ -32,15 +32,14 @@ std::string refuse_tensors(const Target& target, const ConstTensorView& q, const
   return target.missing();
 }
 
-// Implementations are plain function pointers: one pair per target, made from its index.
+// Implementations are plain function pointers, made for each target from its index.
 template <std::size_t I>
 ForwardImplementation forward_implementation() {
-  return {
-      .name = targets()[I].name,
-      .refuse =
-          [](const ForwardCall& call) { return refuse_tensors(targets()[I], call.q, call.shape, call.params.score); },
-      .run = [](const ForwardCall& call) { run_forward(call, targets()[I].kernels()); },
-      .workspace = nullptr};
+  return {.name = targets()[I].name, .answer = [](const ForwardCall& call) {
+            return accept_unless<ForwardCall>(
+                refuse_tensors(targets()[I], call.q, call.shape, call.params.score),
+                [](const ForwardCall& accepted) { run_forward(accepted, targets()[I].kernels()); });
+          }};
 }
 
 std::string refuse_few(const DecodeTarget& target, const ForwardCall& call) {
@@ -62,7 +61,6 @@ void run_maps(const ForwardCall& call) {
   maps.stats.column_mass = all.column_mass;
   maps.stats.pooled_map = all.pooled_map;
   maps.stats.weights = all.weights;
-  maps.stats.weight_rows = all.weight_rows;
   for (const Target& target : targets()) {
     if (!refuse_tensors(target, call.q, call.shape, call.params.score).empty()) continue;
     return run_forward(maps, target.kernels());
@@ -79,10 +77,11 @@ void run_few(const DecodeTarget& target, const ForwardCall& call) {
 template <std::size_t I>
 ForwardImplementation few_queries_implementation() {
   static const std::string& name = immortal("decode_" + std::string(decode_targets()[I].name));
-  return {.name = name,
-          .refuse = [](const ForwardCall& call) { return refuse_few(decode_targets()[I], call); },
-          .run = [](const ForwardCall& call) { run_few(decode_targets()[I], call); },
-          .workspace = nullptr};
+  return {.name = name, .answer = [](const ForwardCall& call) {
+            return accept_unless<ForwardCall>(refuse_few(decode_targets()[I], call), [](const ForwardCall& accepted) {
+              run_few(decode_targets()[I], accepted);
+            });
+          }};
 }
 
 template <std::size_t I>
@@ -99,13 +98,11 @@ void add_few_queries(std::vector<ForwardImplementation>& list) {
 
 template <std::size_t I>
 BackwardImplementation backward_implementation() {
-  return {.name = targets()[I].name,
-          .refuse =
-              [](const BackwardCall& call) {
-                return refuse_tensors(targets()[I], call.saved.q, call.shape, call.params.score);
-              },
-          .run = [](const BackwardCall& call) { run_backward(call, targets()[I].backward()); },
-          .workspace = nullptr};
+  return {.name = targets()[I].name, .answer = [](const BackwardCall& call) {
+            return accept_unless<BackwardCall>(
+                refuse_tensors(targets()[I], call.saved.q, call.shape, call.params.score),
+                [](const BackwardCall& accepted) { run_backward(accepted, targets()[I].backward()); });
+          }};
 }
 
 template <std::size_t... I>

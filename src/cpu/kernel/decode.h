@@ -53,9 +53,9 @@ struct DecodeScratch {
   size_t place(int head_dim, int value_dim, int blocks) {
     size_t used = 0;
     auto take = [&](size_t bytes) {
-      unsigned char* piece = memory_ ? memory_ + used : nullptr;
+      unsigned char* taken = memory_ ? memory_ + used : nullptr;
       used += aligned(bytes);
-      return piece;
+      return taken;
     };
     const auto count = static_cast<size_t>(blocks), columns = static_cast<size_t>(value_dim);
     packed_stride = aligned(Product::query_bytes(head_dim));
@@ -106,7 +106,7 @@ class DecodeKernel {
 
   KeyTile next(const KeyTile& tile) const { return find_from(tile.begin + KeyTile::kKeys, block_.end); }
 
-  // The next tile or, behind the last one, the first of the next chunk.
+  // The next tile or, after the last one, the first of the next chunk.
   KeyTile following(const KeyTile& tile) const {
     const KeyTile after = next(tile);
     return after.total > 0 ? after : find_from(block_.end, block_.fetch_end);
@@ -134,7 +134,7 @@ class DecodeKernel {
     return tile;
   }
 
-  static bool inside(int64_t begin, int64_t end, const KeySpan& span) { return begin >= span.begin && end <= span.end; }
+  static bool inside(int64_t begin, int64_t end, const KeyGap& gap) { return begin >= gap.begin && end <= gap.end; }
 
   void find(int64_t position, int64_t limit, KeyTile& tile) const {
     const CachedKeys& c = block_.cache;
@@ -217,8 +217,8 @@ class DecodeKernel {
     }
   }
 
-  static bool apart(const KeySpan& span, int64_t begin, int64_t end) {
-    return span.begin >= span.end || span.end <= begin || span.begin >= end;
+  static bool apart(const KeyGap& gap, int64_t begin, int64_t end) {
+    return gap.begin >= gap.end || gap.end <= begin || gap.begin >= end;
   }
 
   bool sees_whole(int r, const KeyTile& tile) const {
@@ -259,7 +259,7 @@ class DecodeKernel {
   }
 
   // The softmax of a row that sees the whole tile, with nothing but the scale between score and logit, in registers:
-  // the bits of what softmax() does step by step. Returns the factor on what was summed before.
+  // the bits of what softmax() does in several passes. Returns the factor on what was summed before.
   float plain_softmax(int b, int i, const KeyTile& tile, TileVectors& weights) {
     constexpr int kVectors = KeyTile::kKeys / kWidth;
     const int r = b * kRowBlock + i;
@@ -347,7 +347,7 @@ class DecodeKernel {
     return true;
   }
 
-  // The same sums in the same order, where a row that does not see a key meets zeros in its place.
+  // The same sums in the same order, with zeros instead of the keys that a row does not see.
   void add_values_carefully(int b, const Values& values) {
     const RowStates& state = block_.state;
     const KeyTile nothing;
@@ -392,8 +392,8 @@ class DecodeKernel {
   DecodeScratch<Product> scratch_;
 };
 
-// See DecodeTable::run. All heads see the same keys, so that they have a tile in the same places. Memory brings what is
-// read two tiles later where heads take turns, since their pieces are short, and the next tile otherwise.
+// See DecodeTable::run. All heads see the same keys, so that their tiles begin at the same positions. Where heads take
+// turns, what is read two tiles later is prefetched, since a page holds few bytes of a head; otherwise the next tile.
 template <class Product>
 void run_chunk(const DecodeBlock* blocks, int count) {
   using Kernel = DecodeKernel<Product>;

@@ -44,12 +44,18 @@ std::string rounded(const std::vector<float>& values) {
   return text + "]";
 }
 
-// JSON inside <script>: "</" must not end the element.
+// JSON inside <script>: neither "</script" nor "<!--<script", which hides the end of the element, may stay.
 std::string script_string(const std::vector<std::string>& texts) {
-  std::string json = nlohmann::json(texts).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
-  for (std::size_t at = json.find("</"); at != std::string::npos; at = json.find("</", at + 3))
-    json.replace(at, 2, "<\\/");
-  return json;
+  const std::string json = nlohmann::json(texts).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+  std::string safe;
+  for (const char c : json) {
+    if (c == '<') {
+      safe += "\\u003c";
+    } else {
+      safe += c;
+    }
+  }
+  return safe;
 }
 
 void write_data(std::ostream& html, std::span<const Inspection> sides) {
@@ -203,6 +209,7 @@ void write_cards(std::ostream& html, std::span<const Inspection> sides) {
 
 std::string inspection_page(std::span<const Inspection> sides) {
   std::ostringstream html;
+  html.exceptions(std::ios::badbit);  // out of memory is an error, not a shorter page
   html << "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
           "content=\"width=device-width, initial-scale=1\"><meta name=\"color-scheme\" content=\"light dark\">"
           "<title>What the heads do</title><style>"

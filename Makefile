@@ -3,7 +3,7 @@
 #   make test     build, then every test
 #   make check    sanitizers, threads, fuzzing, cross-compiled targets and 20,000 random configurations
 #   make campaign N=1000000   random configurations against an oracle, as many as asked, then fuzzing; resumes
-#   make bench    the benchmark grid, into docs/
+#   make bench    the benchmark grid, into docs/results/
 #   make format   clang-format over the tree
 #   make wheel    a Python wheel with the libraries, the command line and the built-in model, into dist/
 #   make install  into PREFIX (default /usr/local)

@@ -10,11 +10,13 @@ class App;
 namespace rootdk::tools {
 
 void add_tour_command(CLI::App& program);
-void add_attend_command(CLI::App& program);
+void add_attention_command(CLI::App& program);
 void add_explain_command(CLI::App& program);
 void add_bench_command(CLI::App& program);
 void add_forward_command(CLI::App& program);
 void add_generate_command(CLI::App& program);
+void add_quantize_command(CLI::App& program);
+void add_embed_command(CLI::App& program);
 void add_train_command(CLI::App& program);
 void add_inspect_command(CLI::App& program);
 void add_lab_command(CLI::App& program);

@@ -136,7 +136,7 @@ void add_lab_command(CLI::App& program) {
   auto options = std::make_shared<LabOptions>();
   CLI::App* verb = program.add_subcommand("lab", "The claims about attention, measured on this machine");
   add_numbers_option(*verb, "--only", options->only, "Measure these claims alone, by number");
-  add_seed_option(*verb, options->seed, "Of every random number; the same seed gives the same findings");
+  add_seed_option(*verb, options->seed, "Seed of every random number; the same seed gives the same findings");
   verb->add_flag("--quick", options->quick, "Fewer samples: under a minute");
   verb->add_option("--report", options->report, "Write one self-contained HTML page here")->type_name("FILE");
   verb->add_flag("--json", options->json, "Print JSON");

@@ -33,16 +33,18 @@ int report_parse(const CLI::App& program, const CLI::ParseError& error) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App program("Scaled dot-product attention: exact, fused, and open to inspection.", "rootdk");
+  CLI::App program("Scaled dot-product attention: exact and fused, with statistics of its softmax.", "rootdk");
   program.set_version_flag("--version", "rootdk " ROOTDK_VERSION_STRING);
   program.require_subcommand(1);
   rootdk::tools::add_tour_command(program);
   rootdk::tools::add_lab_command(program);
-  rootdk::tools::add_attend_command(program);
+  rootdk::tools::add_attention_command(program);
   rootdk::tools::add_explain_command(program);
   rootdk::tools::add_bench_command(program);
   rootdk::tools::add_forward_command(program);
   rootdk::tools::add_generate_command(program);
+  rootdk::tools::add_quantize_command(program);
+  rootdk::tools::add_embed_command(program);
   rootdk::tools::add_train_command(program);
   rootdk::tools::add_inspect_command(program);
   rootdk::tools::add_version_command(program);

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
+#include <map>
 
 #include "core/check.h"
 
@@ -39,7 +40,7 @@ void ExecutionOptions::add_to(CLI::App& verb) {
 }
 
 Execution ExecutionOptions::execution() const {
-  return {.executor = threads > 0 ? &shared_executor(threads) : nullptr, .target = target};
+  return {.target = target, .cpu = {.executor = threads > 0 ? &shared_executor(threads) : nullptr}};
 }
 
 template <class Number>
@@ -80,6 +81,26 @@ std::optional<DType> parse_dtype(const std::string& name) {
   }
   require(name.empty(), "element type '", name, "' is none of f32, bf16, f16, f64");
   return std::nullopt;
+}
+
+CLI::Option* add_cache_option(CLI::App& verb, std::optional<DType>& type) {
+  static const std::map<std::string, DType> kTypes = {
+      {"f32", DType::f32}, {"bf16", DType::bf16}, {"f16", DType::f16}, {"int8", DType::i8}, {"e4m3", DType::f8e4m3}};
+  return verb
+      .add_option_function<std::string>(
+          "--cache", [&type](const std::string& name) { type = kTypes.at(name); },
+          "Type of the keys and values that are kept (default: that of the checkpoint's weights)")
+      ->check(CLI::IsMember({"f32", "bf16", "f16", "int8", "e4m3"}).description(""))
+      ->type_name("f32|bf16|f16|int8|e4m3");
+}
+
+CLI::Option* add_weights_option(CLI::App& verb, std::optional<WeightFormat>& weights, const std::string& help) {
+  return verb
+      .add_option_function<std::string>(
+          "--weights",
+          [&weights](const std::string& name) { weights = name == "int8" ? WeightFormat::i8 : WeightFormat::i4; }, help)
+      ->check(CLI::IsMember({"int8", "int4"}).description(""))
+      ->type_name("int8|int4");
 }
 
 void require_known_target(const Explanation& explanation, const std::string& target) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/linear_call.h"
 #include "rootdk/attention.h"
 
 namespace CLI {
@@ -42,6 +43,12 @@ void add_seed_option(CLI::App& verb, std::uint64_t& seed, const std::string& hel
 // --dtype f32|bf16|f16|f64; empty: not given.
 void add_dtype_option(CLI::App& verb, std::string& dtype, const std::string& help);
 std::optional<DType> parse_dtype(const std::string& name);
+
+// --cache f32|bf16|f16|int8|e4m3: the type of the keys and values that a model keeps; not given: that of its weights.
+CLI::Option* add_cache_option(CLI::App& verb, std::optional<DType>& type);
+
+// --weights int8|int4: what a model's matrices are made into; not given: they stay as they are stored.
+CLI::Option* add_weights_option(CLI::App& verb, std::optional<WeightFormat>& weights, const std::string& help);
 
 // Where a target is forced that no implementation is called: says so, with the names there are. `explanation` is of the
 // call that it was forced for.

@@ -28,7 +28,7 @@ std::string read_text_file(const std::string& path) {
   require(!std::filesystem::is_directory(path), path, ": is a folder, not a text");
   require(!std::filesystem::is_character_file(path) || ends(path), path, ": is a device, not a text");
   std::ifstream file(path, std::ios::binary);
-  require(file.is_open(), path, ": cannot be opened");
+  require(file.is_open(), ErrorKind::file, path, ": cannot be opened");
   std::string text;
   std::vector<char> part(std::size_t{1} << 20);
   while (file.read(part.data(), static_cast<std::streamsize>(part.size())) || file.gcount() > 0) {
@@ -36,7 +36,7 @@ std::string read_text_file(const std::string& path) {
     // A device may never end.
     require(text.size() <= kLargestText, path, ": has more than ", kLargestText, " bytes, the most a text may have");
   }
-  require(!file.bad(), path, ": cannot be read");
+  require(!file.bad(), ErrorKind::file, path, ": cannot be read");
   return text;
 }
 

@@ -121,7 +121,7 @@ void add_model_options(CLI::App& verb, TrainVerb& options) {
       ->capture_default_str();
   verb.add_option("--vocab", model.vocab_size, "Vocabulary of the bpe tokenizer")->type_name("N");
   verb.add_option("--d-model", model.d_model, "Width of the model")->capture_default_str()->type_name("N");
-  verb.add_option("--layers", model.layers, "Blocks")->capture_default_str()->type_name("N");
+  verb.add_option("--layers", model.layers, "Number of blocks")->capture_default_str()->type_name("N");
   verb.add_option("--heads", model.heads, "Query heads of a block")->capture_default_str()->type_name("N");
   verb.add_option("--kv-heads", model.kv_heads, "Key heads (default: as many as heads)")->type_name("N");
   verb.add_option("--d-ff", model.d_ff, "Width of the feed-forward (default: 8/3 of d-model)")->type_name("N");
@@ -145,11 +145,13 @@ void add_training_options(CLI::App& verb, TrainVerb& options) {
   verb.add_option("--schedule", options.schedule, "Learning rate after the warm-up")
       ->check(CLI::IsMember({"constant", "linear", "cosine", "inverse_sqrt"}))
       ->capture_default_str();
-  verb.add_option("--weight-decay", settings.adam.weight_decay, "Of AdamW")->capture_default_str()->type_name("X");
+  verb.add_option("--weight-decay", settings.adam.weight_decay, "Weight decay of AdamW")
+      ->capture_default_str()
+      ->type_name("X");
   verb.add_option("--clip", settings.clip, "Largest gradient norm; 0: none")->capture_default_str()->type_name("X");
   verb.add_option("--qk-clip", settings.qk_clip, "Largest logit before projections are shrunk; 0: off")->type_name("X");
   verb.add_option("--dropout", settings.dropout, "Probability, in every block")->capture_default_str()->type_name("P");
-  add_seed_option(verb, settings.seed, "Of weights, order and dropout");
+  add_seed_option(verb, settings.seed, "Seed of weights, order and dropout");
 }
 
 }  // namespace
@@ -165,13 +167,14 @@ void add_train_command(CLI::App& program) {
   add_training_options(*verb, *options);
   const std::vector<CLI::Option*> all = verb->get_options();
   const std::vector<CLI::Option*> settings(all.begin() + static_cast<std::ptrdiff_t>(before), all.end());
-  verb->add_flag("--resume", options->resume, "Continue from DIR with the settings it began with");
-  verb->add_option("--stop-after", options->stop_after, "End this run after N steps; --resume goes on")->type_name("N");
+  verb->add_flag("--resume", options->resume, "Continue from DIR with its saved settings");
+  verb->add_option("--stop-after", options->stop_after, "End this run after N steps; --resume continues")
+      ->type_name("N");
   verb->add_option("--log-every", options->log_every, "Steps between two lines of progress")
       ->check(CLI::Range(std::int64_t{1}, std::numeric_limits<std::int64_t>::max()).description(""))
       ->capture_default_str()
       ->type_name("N");
-  verb->add_option("--save-every", options->save_every, "Steps between two savings of the state")
+  verb->add_option("--save-every", options->save_every, "Steps between two checkpoints of the state")
       ->check(CLI::Range(std::int64_t{1}, std::numeric_limits<std::int64_t>::max()).description(""))
       ->capture_default_str()
       ->type_name("N");

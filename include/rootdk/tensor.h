@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <type_traits>
+#include <utility>
 
 #include "rootdk/dtype.h"
 #include "rootdk/export.h"
@@ -90,16 +91,24 @@ using ConstTensorView = BasicTensorView<const void>;
 // "f32 [2, 8, 128, 64]", for messages.
 ROOTDK_API std::string describe(const ConstTensorView& view);
 
-// A tensor that owns its memory: on the CPU, contiguous, 64-byte aligned, zeroed.
+// A tensor that owns its memory: on the CPU, contiguous, 64-byte aligned, zeroed. One that was moved from is undefined.
 class ROOTDK_API Tensor {
  public:
   Tensor() = default;
   Tensor(DType dtype, std::initializer_list<std::int64_t> shape);
   Tensor(DType dtype, std::span<const std::int64_t> shape);
 
-  TensorView view() { return view_; }
-  ConstTensorView view() const { return view_; }
-  operator TensorView() { return view_; }
+  Tensor(Tensor&& other) noexcept : memory_(std::move(other.memory_)), view_(std::exchange(other.view_, {})) {}
+  Tensor& operator=(Tensor&& other) noexcept {
+    memory_ = std::move(other.memory_);
+    view_ = std::exchange(other.view_, {});
+    return *this;
+  }
+
+  TensorView view() & { return view_; }
+  ConstTensorView view() const& { return view_; }
+  operator TensorView() & { return view_; }
+  // A temporary converts, too: as an argument it lives until the call returns. What is written into one would be lost.
   operator ConstTensorView() const { return view_; }
 
   bool defined() const { return view_.defined(); }
@@ -121,7 +130,8 @@ class ROOTDK_API Tensor {
     require_dtype(dtype_of<T>);
     return {view_.as<T>(), static_cast<std::size_t>(elements())};
   }
-  // Values of a temporary would be gone before they are read.
+  // A view of a temporary, or its values, would be gone before they are read.
+  void view() const&& = delete;
   template <class T>
   void values() const&& = delete;
 

@@ -31,7 +31,7 @@ def _new_output(kind: Kind, q: Any, v: Any) -> Any:
 
 
 def _new_stats(request: Optional[StatsRequest], kind: Kind, q: Any, k: Any) -> Optional[Dict[str, Any]]:
-    if request is None or not len(q.shape) == len(k.shape) == 4:
+    if request is None or request.is_empty or not len(q.shape) == len(k.shape) == 4:
         return None
     return request.allocate(kind, q, k)
 
@@ -56,7 +56,7 @@ def run_c(
 
         def needed() -> int:
             size = ctypes.c_size_t()
-            _abi.check(workspace(*arguments, ctypes.addressof(size)))
+            _abi.check(workspace(*arguments, write_execution(arena, target, threads), ctypes.addressof(size)))
             return size.value
 
         status = run_on_stream(kind.torch, q.get_device(), run, needed if workspace else None)  # type: ignore

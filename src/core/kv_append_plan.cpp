@@ -102,4 +102,25 @@ void KvCacheState::commit_append(std::span<const KvStep> steps, std::int64_t lay
   }
 }
 
+// Steps, pages and copies from last to first, so that pages return to the free list in the order they were taken in.
+void KvCacheState::undo_append(std::span<const KvStep> steps, std::int64_t layer, std::span<const PageCopy> copies) {
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+    KvSequence& sequence = find("append", step->sequence);
+    std::int64_t& length = sequence.lengths[static_cast<std::size_t>(layer)];
+    length -= step->tokens;
+    const PageSpan span = written_pages(*this, length, step->tokens);
+    // A sequence holds the pages of its longest layer: what is beyond them was fresh.
+    const std::int64_t present = pages_for(sequence.longest());
+    release_pages_from(sequence, present);
+    for (std::int64_t p = std::min(span.last, present); p-- > span.first;) {
+      std::int32_t& page = sequence.pages[static_cast<std::size_t>(p)];
+      const auto copy = std::find_if(copies.begin(), copies.end(), [&](const PageCopy& c) { return c.to == page; });
+      if (copy == copies.end()) continue;
+      release(page);
+      page = copy->from;
+      ++references[static_cast<std::size_t>(page)];
+    }
+  }
+}
+
 }  // namespace rootdk

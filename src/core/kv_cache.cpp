@@ -111,6 +111,16 @@ void take_memory(const KvCacheConfig& c, HostMemory& memory, KvStorage& storage)
   }
 }
 
+// The pages of every layer, into a storage with more of them.
+void copy_layers(const TensorView& from, const TensorView& to) {
+  if (!from.defined()) return;
+  const auto unit = static_cast<std::int64_t>(size_of(from.dtype));
+  for (std::int64_t layer = 0; layer < from.size(0); ++layer) {
+    std::memcpy(to.as<std::byte>() + layer * to.stride(0) * unit, from.as<std::byte>() + layer * from.stride(0) * unit,
+                static_cast<std::size_t>(from.stride(0) * unit));
+  }
+}
+
 }  // namespace
 
 HostMemory::HostMemory(std::size_t bytes) {
@@ -160,7 +170,7 @@ void KvCacheState::require_layer(std::string_view operation, std::int64_t layer)
   require(layer >= 0 && layer < config.layers, operation, ": layer ", layer, " is not in 0 to ", config.layers - 1);
 }
 
-SequenceId KvCacheState::open() {
+std::int32_t KvCacheState::prepare_slot() {
   if (free_slots.empty()) {
     // Room for the slot on the free list is made here, so that close() cannot fail.
     free_slots.reserve(sequences.size() + 1);
@@ -168,12 +178,18 @@ SequenceId KvCacheState::open() {
     free_slots.push_back(static_cast<std::int32_t>(sequences.size() - 1));
   }
   const std::int32_t slot = free_slots.back();
-  KvSequence& sequence = sequences[static_cast<std::size_t>(slot)];
-  sequence.lengths.assign(static_cast<std::size_t>(config.layers), 0);
+  sequences[static_cast<std::size_t>(slot)].lengths.assign(static_cast<std::size_t>(config.layers), 0);
+  return slot;
+}
+
+SequenceId KvCacheState::take_slot(std::int32_t slot) noexcept {
   free_slots.pop_back();
+  KvSequence& sequence = sequences[static_cast<std::size_t>(slot)];
   sequence.open = true;
   return static_cast<SequenceId>((sequence.generation << kSlotBits) | slot);
 }
+
+SequenceId KvCacheState::open() { return take_slot(prepare_slot()); }
 
 void KvCacheState::close(KvSequence& sequence) {
   release_pages_from(sequence, 0);
@@ -213,6 +229,33 @@ KvCacheUsage KvCache::usage() const {
           .bytes = bytes(s.storage.k) + bytes(s.storage.v) + bytes(s.storage.k_scales) + bytes(s.storage.v_scales)};
 }
 
+void KvCache::grow(std::int64_t pages) {
+  KvCacheState& s = *state_;
+  require(s.config.layout == KvLayout::paged && s.memory.data(),
+          "grow: the cache is contiguous, or its memory is the caller's");
+  const std::int64_t before = s.config.pages;
+  if (pages <= before) return;
+  KvCacheConfig larger = s.config;
+  larger.pages = pages;
+  check_sizes(larger);
+  HostMemory memory;
+  KvStorage storage;
+  take_memory(larger, memory, storage);
+  // Fresh pages are taken last, the lowest of them first.
+  std::vector<std::int32_t> fresh(static_cast<std::size_t>(pages - before));
+  std::iota(fresh.rbegin(), fresh.rend(), static_cast<std::int32_t>(before));
+  s.free_pages.reserve(static_cast<std::size_t>(pages));  // every page may be free at once: release() cannot fail
+  s.references.resize(static_cast<std::size_t>(pages), 0);
+  s.free_pages.insert(s.free_pages.begin(), fresh.begin(), fresh.end());
+  copy_layers(s.storage.k, storage.k);
+  copy_layers(s.storage.v, storage.v);
+  copy_layers(s.storage.k_scales, storage.k_scales);
+  copy_layers(s.storage.v_scales, storage.v_scales);
+  s.config.pages = pages;
+  s.storage = storage;
+  s.memory = std::move(memory);
+}
+
 SequenceId KvCache::open() { return state_->open(); }
 
 SequenceId KvCache::fork(SequenceId parent, std::int64_t length) {
@@ -226,16 +269,10 @@ SequenceId KvCache::fork(SequenceId parent, std::int64_t length) {
     require(length <= from.gap_begin || length >= from.gap_end, "fork: length ", length,
             " lies in the evicted positions ", from.gap_begin, " to ", from.gap_end, " of sequence ", number(parent));
   }
-  const SequenceId child = s.open();  // may move the table: look the parent up afterwards
+  const std::int32_t slot = s.prepare_slot();  // may move the table: look the parent up afterwards
   const KvSequence& from = s.find("fork", parent);
-  KvSequence& to = s.find("fork", child);
-  const std::int64_t pages = s.pages_for(length);
-  try {
-    to.pages.assign(from.pages.begin(), from.pages.begin() + pages);
-  } catch (...) {
-    s.close(to);
-    throw;
-  }
+  KvSequence& to = s.sequences[static_cast<std::size_t>(slot)];
+  to.pages.assign(from.pages.begin(), from.pages.begin() + s.pages_for(length));
   for (const std::int32_t page : to.pages) {
     if (page != kEvictedPage) ++s.references[static_cast<std::size_t>(page)];
   }
@@ -246,7 +283,7 @@ SequenceId KvCache::fork(SequenceId parent, std::int64_t length) {
     to.gap_begin = from.gap_begin;
     to.gap_end = from.gap_end;
   }
-  return child;
+  return s.take_slot(slot);
 }
 
 void KvCache::close(SequenceId sequence) { state_->close(state_->find("close", sequence)); }

@@ -61,6 +61,10 @@ struct KvCacheState {
   void require_layer(std::string_view operation, std::int64_t layer) const;
 
   SequenceId open();
+  // A slot for the next sequence, with its lengths at zero; it stays free until it is taken. Taking it cannot fail, so
+  // that whatever a new sequence needs can be prepared before.
+  std::int32_t prepare_slot();
+  SequenceId take_slot(std::int32_t slot) noexcept;
   void close(KvSequence& sequence);
   // Drops every logical page from `count` on.
   void release_pages_from(KvSequence& sequence, std::int64_t count);
@@ -73,6 +77,9 @@ struct KvCacheState {
   std::size_t plan_append(std::span<const KvStep> steps, std::int64_t layer);
   // Carries the plan out; nothing fails any more. `copies` has room for what was planned.
   void commit_append(std::span<const KvStep> steps, std::int64_t layer, std::vector<PageCopy>& copies);
+  // Takes the last commit back, where the tokens could not be written: lengths, page tables, references and the order
+  // of free pages are what they were.
+  void undo_append(std::span<const KvStep> steps, std::int64_t layer, std::span<const PageCopy> copies);
 
   KvCacheConfig config;
   KvStorage storage;

@@ -67,7 +67,7 @@ struct AttendCall {
   // One layer: k [pages, kv_heads, page_size, head_dim], v likewise, scales [pages, kv_heads, page_size].
   ConstTensorView k = {}, v = {}, k_scales = {}, v_scales = {};
   AttendParams params = {};
-  AttendStats stats = {};
+  AttentionStats stats = {};  // of rows alone
   Rotation rotation = {};
   Execution execution = {};
   KvShape shape = {};
@@ -77,8 +77,8 @@ struct AttendCall {
 
 inline Device device_of(const AttendCall& call) { return call.q.device; }
 
-// The keys that a query at `position` reads are [0, position] without two gaps, which may be empty: what was evicted,
-// and what the window hides.
+// A query at `position` attends to the keys [0, position] without two gaps, which may be empty: what was evicted, and
+// what the window hides.
 struct KeyGaps {
   KeyRange evicted = {}, hidden = {};
 
@@ -94,7 +94,7 @@ AppendCall make_append_call(KvCacheState& cache, ConstTensorView k, ConstTensorV
                             const AppendParams& params, const Execution& execution);
 void commit_append_call(KvCacheState& cache, std::span<const KvStep> steps, AppendCall& call);
 AttendCall make_attend_call(const KvCacheState& cache, ConstTensorView q, TensorView out, std::span<const KvStep> steps,
-                            const AttendParams& params, const AttendStats& stats, const Execution& execution);
+                            const AttendParams& params, const AttentionStats& stats, const Execution& execution);
 
 using AppendImplementation = Implementation<AppendCall>;
 using AttendImplementation = Implementation<AttendCall>;

@@ -1,8 +1,11 @@
+#include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <condition_variable>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -10,6 +13,7 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include "core/cgroup.h"
 #include "core/check.h"
 #include "core/environment.h"
 #include "rootdk/executor.h"
@@ -20,12 +24,23 @@ namespace {
 // True on the pool's own threads, where a nested parallel call runs in place instead of waiting for itself.
 thread_local bool inside_pool = false;
 
+// The caller counts as one of them while it works along.
+class InsidePool {
+ public:
+  InsidePool() { inside_pool = true; }
+  ~InsidePool() { inside_pool = false; }
+};
+
 // One job at a time: the caller works along with the threads, and indices are handed out by a counter.
 class ThreadPool final : public Executor {
  public:
   explicit ThreadPool(int threads) {
     try {
+      workers_.reserve(static_cast<std::size_t>(threads - 1));
       for (int i = 1; i < threads; ++i) workers_.emplace_back([this] { work(); });
+    } catch (const std::bad_alloc&) {
+      stop();
+      throw;
     } catch (const std::system_error& error) {
       const std::size_t started = workers_.size();
       stop();
@@ -44,19 +59,24 @@ class ThreadPool final : public Executor {
       return;
     }
     std::lock_guard one_caller(callers_);
+    TaskErrors errors;
     {
       std::lock_guard lock(mutex_);
-      job_ = {task, context, count};
+      job_ = {task, context, count, &errors};
       next_.store(0, std::memory_order_relaxed);
       busy_ = static_cast<int>(workers_.size());
       ++generation_;
     }
     wake_.notify_all();
-    inside_pool = true;
-    take_indices(job_);
-    inside_pool = false;
-    std::unique_lock lock(mutex_);
-    done_.wait(lock, [this] { return busy_ == 0; });
+    {
+      const InsidePool here;
+      take_indices(job_);
+    }
+    {
+      std::unique_lock lock(mutex_);
+      done_.wait(lock, [this] { return busy_ == 0; });
+    }
+    errors.rethrow();
   }
 
  private:
@@ -64,6 +84,7 @@ class ThreadPool final : public Executor {
     Task task = nullptr;
     void* context = nullptr;
     std::int64_t count = 0;
+    TaskErrors* errors = nullptr;
   };
 
   void stop() {
@@ -75,8 +96,11 @@ class ThreadPool final : public Executor {
     for (std::thread& worker : workers_) worker.join();
   }
 
-  void take_indices(const Job& job) {
-    for (std::int64_t i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < job.count;) job.task(job.context, i);
+  // Never throws: the caller waits for the threads, and the threads live on, whatever a task does.
+  void take_indices(const Job& job) noexcept {
+    for (std::int64_t i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < job.count;) {
+      job.errors->guard([&] { job.task(job.context, i); });
+    }
   }
 
   void work() {
@@ -108,9 +132,10 @@ class ThreadPool final : public Executor {
 
 int usable_threads() {
   cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
-  const unsigned count = std::thread::hardware_concurrency();
-  return count ? static_cast<int>(count) : 1;
+  const bool known = sched_getaffinity(0, sizeof set, &set) == 0;
+  const int count = known ? CPU_COUNT(&set) : static_cast<int>(std::thread::hardware_concurrency());
+  const int quota = cgroup_cpus("/");
+  return std::max(1, quota ? std::min(count, quota) : count);
 }
 
 struct Pools {
@@ -121,13 +146,22 @@ struct Pools {
 
 // Never destroyed, as what immortal() makes. A fork copies the calling thread alone: in the child the parent's pools
 // have no threads, and nobody opens their locks. The child leaves them as they are, and begins with none.
+std::atomic<Pools*> all_pools{nullptr};
+
 Pools& this_process_pools() {
-  static Pools* pools = nullptr;
-  static const int registered = [] {
-    pools = new Pools;
-    return pthread_atfork(nullptr, nullptr, [] { pools = new Pools; });
+  static const bool registered = [] {
+    const int error = pthread_atfork(nullptr, nullptr, [] { all_pools.store(nullptr); });
+    if (error == ENOMEM) throw std::bad_alloc();
+    require(error == 0, "executor: pthread_atfork failed with ", error);
+    return true;
   }();
-  require(registered == 0, "executor: pthread_atfork failed with ", registered);
+  static_cast<void>(registered);
+  Pools* pools = all_pools.load(std::memory_order_acquire);
+  if (!pools) {
+    auto fresh = std::make_unique<Pools>();
+    // Of several threads that come here at once, one is first.
+    if (all_pools.compare_exchange_strong(pools, fresh.get())) pools = fresh.release();
+  }
   return *pools;
 }
 

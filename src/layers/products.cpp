@@ -3,6 +3,7 @@
 #include <dnnl.h>
 
 #include <algorithm>
+#include <new>
 
 #include "core/check.h"
 
@@ -57,10 +58,13 @@ void multiply(const Context& context, const ProductShape& shape, Factor a, Facto
   auto tile = [&](std::int64_t index) {
     const OneOmpThread guard;
     const std::int64_t row = index / column_tiles * kTileRows, column = index % column_tiles * kTileColumns;
-    dnnl_sgemm(letter(a.transpose), letter(b.transpose), std::min(kTileRows, shape.rows - row),
-               std::min(kTileColumns, shape.columns - column), shape.inner, 1.0f, at_row(a, row), a.stride,
-               at_column(b, column), b.stride, accumulate ? 1.0f : 0.0f, c + row * shape.columns + column,
-               shape.columns);
+    const dnnl_status_t status = dnnl_sgemm(
+        letter(a.transpose), letter(b.transpose), std::min(kTileRows, shape.rows - row),
+        std::min(kTileColumns, shape.columns - column), shape.inner, 1.0f, at_row(a, row), a.stride,
+        at_column(b, column), b.stride, accumulate ? 1.0f : 0.0f, c + row * shape.columns + column, shape.columns);
+    if (status == dnnl_out_of_memory) throw std::bad_alloc();
+    require(status == dnnl_success, "layers: a product of ", shape.rows, " x ", shape.inner, " by ", shape.inner, " x ",
+            shape.columns, " failed: dnnl_sgemm returned ", static_cast<int>(status));
   };
   if (row_tiles * column_tiles == 1) {
     tile(0);

@@ -27,7 +27,7 @@ namespace rootdk {
 
 inline constexpr std::int64_t kRowBlock = 32;
 
-// body(begin, end) for each block of rows; body must not throw.
+// body(begin, end) for each block of rows.
 template <class Body>
 void for_row_blocks(const Context& context, std::int64_t rows, std::int64_t block, Body&& body) {
   const std::int64_t blocks = (rows + block - 1) / block;

@@ -92,7 +92,7 @@ void PendingFile::flush_folder() const {
 void PendingFile::check(bool condition, std::string_view what) const {
   if (condition) return;
   const char* reason = std::strerror(errno);
-  fail("cannot write ", target_.string(), ": ", what, ": ", reason);
+  fail(ErrorKind::file, "cannot write ", target_.string(), ": ", what, ": ", reason);
 }
 
 }  // namespace rootdk

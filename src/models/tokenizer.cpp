@@ -232,14 +232,21 @@ StreamDecoder::StreamDecoder(const Tokenizer& tokenizer, std::vector<std::int32_
 }
 
 std::string StreamDecoder::push(std::int32_t id) {
-  waiting_.push_back(id);
+  // What is kept changes last: a push that throws can be repeated.
+  std::vector<std::int32_t> waiting = waiting_;
+  waiting.push_back(id);
   std::vector<std::int32_t> both = shown_;
-  both.insert(both.end(), waiting_.begin(), waiting_.end());
+  both.insert(both.end(), waiting.begin(), waiting.end());
   const std::string before = tokenizer_.decode(shown_), text = tokenizer_.decode(both);
   // A character whose bytes are not all here yet ends in U+FFFD: wait for the rest.
-  if (text.size() <= before.size() || text.ends_with("\xEF\xBF\xBD")) return {};
-  shown_ = std::exchange(waiting_, {});
-  return text.substr(before.size());
+  if (text.size() <= before.size() || text.ends_with("\xEF\xBF\xBD")) {
+    waiting_ = std::move(waiting);
+    return {};
+  }
+  std::string added = text.substr(before.size());
+  shown_ = std::move(waiting);
+  waiting_.clear();
+  return added;
 }
 
 }  // namespace rootdk

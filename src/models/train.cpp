@@ -35,6 +35,27 @@ std::vector<std::int32_t> tokenize(const Tokenizer& tokenizer, std::string_view 
   return ids;
 }
 
+// Adds each layer's largest logit and mean entropy to the report. Returns the largest logit of each head, by layer.
+std::vector<std::vector<float>> watch_heads(std::span<const AttentionCapture> captures, StepReport& report) {
+  std::vector<std::vector<float>> largest;
+  for (const AttentionCapture& capture : captures) {
+    std::vector<float>& heads = largest.emplace_back();
+    if (!capture.max_logit.defined()) continue;
+    heads.assign(static_cast<std::size_t>(capture.max_logit.size(1)), -INFINITY);
+    const std::span<const float> logits = capture.max_logit.values<float>();
+    const auto rows = static_cast<std::size_t>(capture.max_logit.size(2));
+    for (std::size_t i = 0; i < logits.size(); ++i) {
+      float& of_head = heads[i / rows % heads.size()];
+      of_head = std::max(of_head, logits[i]);
+    }
+    report.max_logit.push_back(*std::max_element(heads.begin(), heads.end()));
+    double entropy = 0;
+    for (const float nats : capture.entropy.values<float>()) entropy += nats;
+    report.entropy.push_back(entropy / static_cast<double>(capture.entropy.elements()));
+  }
+  return largest;
+}
+
 const char* const kStateFile = "training.safetensors";
 
 void copy_state(const SafetensorsFile& file, const std::string& name, Tensor& into) {
@@ -111,25 +132,14 @@ StepReport Trainer::step(bool watched) {
                                   .warmup_steps = settings_.warmup_steps,
                                   .total_steps = settings_.steps}
                              .at(number);
+  const std::vector<std::vector<float>> max_logits = watch_heads(result.attention, report);
+  // From here on nothing fails: a step that throws has changed no weight.
   optimizer_->step(report.learning_rate);
   report.step = optimizer_->steps;
-  for (std::size_t layer = 0; layer < result.attention.size(); ++layer) {
-    const AttentionCapture& capture = result.attention[layer];
-    if (!capture.max_logit.defined()) continue;
-    std::vector<float> heads(static_cast<std::size_t>(capture.max_logit.size(1)), -INFINITY);
-    const std::span<const float> logits = capture.max_logit.values<float>();
-    const auto rows = static_cast<std::size_t>(capture.max_logit.size(2));
-    for (std::size_t i = 0; i < logits.size(); ++i) {
-      float& largest = heads[i / rows % heads.size()];
-      largest = std::max(largest, logits[i]);
-    }
-    report.max_logit.push_back(*std::max_element(heads.begin(), heads.end()));
-    double entropy = 0;
-    for (const float nats : capture.entropy.values<float>()) entropy += nats;
-    report.entropy.push_back(entropy / static_cast<double>(capture.entropy.elements()));
-    if (settings_.qk_clip > 0) {
-      report.clipped_heads += qk_clip(model_->blocks()[layer].attention, heads, settings_.qk_clip);
-    }
+  if (settings_.qk_clip <= 0) return report;
+  for (std::size_t layer = 0; layer < max_logits.size(); ++layer) {
+    if (max_logits[layer].empty()) continue;
+    report.clipped_heads += qk_clip(model_->blocks()[layer].attention, max_logits[layer], settings_.qk_clip);
   }
   return report;
 }

@@ -11,37 +11,47 @@ struct rootdk_generation {
   std::unique_ptr<InterruptibleExecutor> executor;  // of the generator
   Generator generator;
   std::optional<StreamDecoder> stream{};  // where the model has a tokenizer
+  std::optional<std::int32_t> pending{};  // drawn, but its text could not be handed out for want of memory
 };
 
 namespace {
 
+rootdk_generate_params default_params() {
+  const GenerateParams defaults;
+  return {.struct_size = sizeof(rootdk_generate_params),
+          .max_new = defaults.max_new,
+          .greedy = defaults.sampling.greedy,
+          .temperature = defaults.sampling.temperature,
+          .top_k = defaults.sampling.top_k,
+          .top_p = defaults.sampling.top_p,
+          .seed = defaults.sampling.seed,
+          .stop_at_end = defaults.stop_at_end,
+          .cache = defaults.cache,
+          .threads = 0};
+}
+
 GenerateParams convert_params(const rootdk_generate_params* params) {
   if (!params) return {};
-  require_size(params, "rootdk_generate_params");
-  return {.max_new = params->max_new,
-          .sampling = {.greedy = params->greedy != 0,
-                       .temperature = params->temperature,
-                       .top_k = params->top_k,
-                       .top_p = params->top_p,
-                       .seed = params->seed},
-          .stop_at_end = params->stop_at_end != 0,
-          .cache = params->cache != 0};
+  const auto p = read_struct(params, default_params(), "rootdk_generate_params");
+  return {.max_new = p.max_new,
+          .sampling = {.greedy = p.greedy != 0,
+                       .temperature = p.temperature,
+                       .top_k = p.top_k,
+                       .top_p = p.top_p,
+                       .seed = p.seed},
+          .stop_at_end = p.stop_at_end != 0,
+          .cache = p.cache != 0};
 }
 
 }  // namespace
 
+void rootdk_generate_params_init_sized(rootdk_generate_params* params, size_t struct_size) {
+  init_struct(params, struct_size, default_params());
+}
+
+#undef rootdk_generate_params_init
 void rootdk_generate_params_init(rootdk_generate_params* params) {
-  const GenerateParams defaults;
-  *params = {.struct_size = sizeof *params,
-             .max_new = defaults.max_new,
-             .greedy = defaults.sampling.greedy,
-             .temperature = defaults.sampling.temperature,
-             .top_k = defaults.sampling.top_k,
-             .top_p = defaults.sampling.top_p,
-             .seed = defaults.sampling.seed,
-             .stop_at_end = defaults.stop_at_end,
-             .cache = defaults.cache,
-             .threads = 0};
+  rootdk_generate_params_init_sized(params, 72);  // the size in version 0.1
 }
 
 rootdk_status rootdk_generation_begin(const rootdk_model* model, const int32_t* ids, size_t count,
@@ -71,9 +81,12 @@ rootdk_status rootdk_generation_next(rootdk_generation* generation, int32_t* id,
   return guarded([&] {
     require(generation != nullptr, "c_api: the generation is null");
     int32_t& next = result(id, "id");
-    const std::optional<std::int32_t> token = generation->generator.next();
-    next = token.value_or(-1);
+    std::optional<std::int32_t>& token = generation->pending;
+    if (!token) token = generation->generator.next();
+    const int32_t drawn = token.value_or(-1);
     if (text) hand_out(token && generation->stream ? generation->stream->push(*token) : "", text, text_bytes);
+    token.reset();
+    next = drawn;
   });
 }
 

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <type_traits>
+#include <utility>
+
 #include "core/out_of_memory.h"
 #include "core/strided.h"
 #include "rootdk/error.h"
@@ -62,6 +65,44 @@ TEST(Tensor, ValuesAreOfItsOwnType) {
   EXPECT_EQ(t.values<BFloat16>().size(), 6u);
   EXPECT_EQ(error_of([&] { t.values<float>(); }), "tensor: values of f32 are asked of bf16 [2, 3]");
   EXPECT_EQ(error_of([&] { std::as_const(t).values<Float16>(); }), "tensor: values of f16 are asked of bf16 [2, 3]");
+}
+
+// What compiles, and what does not: a view must not outlive its tensor.
+template <class T>
+concept GivesValues = requires(T t) {
+  static_cast<T>(t).template values<float>();
+};
+template <class T>
+concept GivesView = requires(T t) {
+  static_cast<T>(t).view();
+};
+static_assert(GivesValues<Tensor&> && GivesValues<const Tensor&>);
+static_assert(!GivesValues<Tensor&&> && !GivesValues<const Tensor&&>);
+static_assert(GivesView<Tensor&> && GivesView<const Tensor&>);
+static_assert(!GivesView<Tensor&&> && !GivesView<const Tensor&&>);
+// A temporary can be read by a call, not written to.
+static_assert(std::is_convertible_v<Tensor&, TensorView> && std::is_convertible_v<Tensor&, ConstTensorView>);
+static_assert(std::is_convertible_v<const Tensor&, ConstTensorView> &&
+              !std::is_convertible_v<const Tensor&, TensorView>);
+static_assert(std::is_convertible_v<Tensor&&, ConstTensorView> && !std::is_convertible_v<Tensor&&, TensorView>);
+static_assert(std::is_nothrow_move_constructible_v<Tensor> && std::is_nothrow_move_assignable_v<Tensor>);
+static_assert(!std::is_copy_constructible_v<Tensor> && !std::is_copy_assignable_v<Tensor>);
+
+TEST(Tensor, IsUndefinedOnceMovedFrom) {
+  Tensor first(DType::f32, {2, 3});
+  void* const memory = first.view().data;
+  Tensor second = std::move(first);
+  EXPECT_FALSE(first.defined());
+  EXPECT_EQ(first.view().data, nullptr);
+  EXPECT_EQ(second.view().data, memory);
+  EXPECT_EQ(second.elements(), 6);
+  Tensor third(DType::bf16, {4});
+  third = std::move(second);
+  EXPECT_FALSE(second.defined());
+  EXPECT_EQ(second.view().data, nullptr);
+  EXPECT_EQ(third.view().data, memory);
+  second = Tensor(DType::f32, {1});
+  EXPECT_EQ(second.elements(), 1);
 }
 
 TEST(TensorView, StridesOfSlicesAndTranspositions) {

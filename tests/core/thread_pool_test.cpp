@@ -1,7 +1,11 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <memory>
+#include <new>
+#include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -50,6 +54,97 @@ TEST(ThreadPool, NestedCallsRunInPlace) {
   shared_executor(3).parallel_for(
       8, [&](std::int64_t) { shared_executor(3).parallel_for(5, [&](std::int64_t) { ++inner; }); });
   EXPECT_EQ(inner.load(), 40);
+}
+
+TEST(ThreadPool, AThrowingTaskIsAnErrorOfTheCall) {
+  for (int threads : {1, 2, 5}) {
+    Executor& pool = shared_executor(threads);
+    for (int attempt = 0; attempt < 100; ++attempt) {
+      std::atomic<int> begun = 0;
+      try {
+        pool.parallel_for(1000, [&](std::int64_t i) {
+          ++begun;
+          if (i % 100 == 7) throw std::runtime_error("task " + std::to_string(i));
+        });
+        ADD_FAILURE() << "no error";
+      } catch (const std::runtime_error& error) {
+        EXPECT_THAT(error.what(), testing::MatchesRegex("task [0-9]*7"));
+      }
+      EXPECT_GE(begun.load(), 8 - threads);
+      EXPECT_LE(begun.load(), 1000);
+      expect_each_once(pool, 37);
+    }
+  }
+}
+
+TEST(ThreadPool, TasksThatHaveNotBegunAreSkippedAfterAnError) {
+  int begun = 0;
+  const auto fails_at_three = [&](std::int64_t i) {
+    ++begun;
+    if (i == 3) throw Error("three");
+  };
+  EXPECT_THROW(shared_executor(1).parallel_for(1000, fails_at_three), Error);
+  EXPECT_EQ(begun, 4);
+}
+
+// The plain interface, too: a host program may hand its own tasks to the library's pool.
+TEST(ThreadPool, AThrowingPlainTaskLeavesThePoolSound) {
+  Executor& pool = shared_executor(3);
+  for (int attempt = 0; attempt < 100; ++attempt) {
+    EXPECT_THROW(pool.run(
+                     50, [](void*, std::int64_t i) { i % 5 == 0 ? throw std::bad_alloc() : void(); }, nullptr),
+                 std::bad_alloc);
+    expect_each_once(pool, 37);
+  }
+}
+
+// After an error on the calling thread its calls are spread over the threads again.
+TEST(ThreadPool, TheCallerLeavesThePoolWithItsError) {
+  Executor& pool = shared_executor(2);
+  const std::thread::id caller = std::this_thread::get_id();
+  EXPECT_THROW(pool.parallel_for(2, [&](std::int64_t) { throw Error("both"); }), Error);
+  // With the caller marked as one of the pool's threads for ever, no other thread would get a task.
+  std::atomic<bool> spread = false;
+  for (int attempt = 0; attempt < 100000 && !spread; ++attempt) {
+    pool.parallel_for(8, [&](std::int64_t) {
+      if (std::this_thread::get_id() != caller) spread = true;
+      std::this_thread::yield();
+    });
+  }
+  EXPECT_TRUE(spread.load());
+}
+
+TEST(ThreadPool, ErrorsOfNestedCallsReachTheCaller) {
+  Executor& pool = shared_executor(3);
+  EXPECT_THROW(pool.parallel_for(8,
+                                 [&](std::int64_t) {
+                                   pool.parallel_for(5, [](std::int64_t i) {
+                                     if (i == 4) throw Error("inner");
+                                   });
+                                 }),
+               Error);
+  expect_each_once(pool, 100);
+}
+
+// A host's pool that would end the program if an exception reached its threads.
+class HostPool final : public Executor {
+ public:
+  int threads() const override { return 3; }
+  void run(std::int64_t count, Task task, void* context) noexcept override {
+    std::vector<std::thread> threads;
+    for (std::int64_t i = 0; i < count; ++i) threads.emplace_back([=] { task(context, i); });
+    for (std::thread& thread : threads) thread.join();
+  }
+};
+
+TEST(Executor, ExceptionsDoNotReachTheThreadsOfAHostsPool) {
+  HostPool pool;
+  EXPECT_THROW(pool.parallel_for(6,
+                                 [](std::int64_t i) {
+                                   if (i > 2) throw Error("a task");
+                                 }),
+               Error);
+  expect_each_once(pool, 6);
 }
 
 TEST(ThreadPool, SharedByWidth) {

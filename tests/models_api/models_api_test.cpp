@@ -226,7 +226,7 @@ TEST(ModelsApiErrors, CarryTheMessage) {
   rootdk_model* none = nullptr;
   EXPECT_EQ(ROOTDK_INVALID_ARGUMENT, rootdk_model_load(nullptr, &none));
   EXPECT_EQ(ROOTDK_INVALID_ARGUMENT, rootdk_model_load("builtin", nullptr));
-  EXPECT_EQ(ROOTDK_INVALID_ARGUMENT, rootdk_model_load("/nonexistent/model", &none));
+  EXPECT_EQ(ROOTDK_FILE_ERROR, rootdk_model_load("/nonexistent/model", &none));
   EXPECT_THAT(rootdk_last_error(), HasSubstr("/nonexistent/model"));
   EXPECT_EQ(nullptr, none);
   rootdk_model_destroy(none);  // null is no error

@@ -58,7 +58,7 @@ TEST(Tour, ScaleShowsSaturation) {
 TEST(Tour, TellsTheHeadsApart) {
   const std::string out = run_rootdk({"tour", "statistics"}).out;
   EXPECT_THAT(out,
-              AllOf(HasSubstr("broad      spreads over"), HasSubstr("local      reads a small"),
+              AllOf(HasSubstr("broad      spreads over"), HasSubstr("local      attends to a small"),
                     HasSubstr("sink       most weight rests on key 0"), HasSubstr("saturated  nearly one-hot rows")));
 }
 

@@ -45,9 +45,8 @@ void print_text(const BenchCase& c, const BenchResult& r) {
   }
   table.add({"memory", format("%.1f MiB beyond the tensors", static_cast<double>(r.peak_bytes) / 0x1p20)});
   if (r.has_naive) {
-    table.add(
-        {"textbook way", format("%.3f ms, %.1f MiB: %.2f times as long", 1e3 * r.naive_seconds,
-                                static_cast<double>(r.naive_peak_bytes) / 0x1p20, r.naive_seconds / r.best_seconds)});
+    table.add({"textbook", format("%.3f ms, %.1f MiB: %.2f times as long", 1e3 * r.naive_seconds,
+                                  static_cast<double>(r.naive_peak_bytes) / 0x1p20, r.naive_seconds / r.best_seconds)});
   }
   std::fputs(table.text().c_str(), stdout);
 }
@@ -139,7 +138,7 @@ void add_attention_bench(CLI::App& bench, const char* name, const char* help, co
         ->type_name("N");
     const std::map<std::string, PageOrder> orders{{"filled", PageOrder::filled}, {"random", PageOrder::random}};
     verb->add_option("--page-order", options->page_order,
-                     "Pages one after another, as a fresh cache has them, or anywhere (default: random; on the CPU)")
+                     "Pages in order, as in a fresh cache, or anywhere (default: random; on the CPU)")
         ->transform(CLI::CheckedTransformer(orders).description(""))
         ->type_name("filled|random");
   } else {
@@ -153,9 +152,9 @@ void add_attention_bench(CLI::App& bench, const char* name, const char* help, co
   size("--head-dim", c.head_dim, "Size of a query and a key");
   size("--value-dim", c.value_dim, "Size of a value", "as a key");
   if (!defaults.decode) {
-    verb->add_flag("--causal", c.causal, "Keys up to the query's own position; counts the work that is left");
+    verb->add_flag("--causal", c.causal, "Keys up to the query's position; counts only the work that is left");
     verb->add_flag("--stats", c.stats, "With all statistics of a row");
-    verb->add_flag("--no-naive", options->no_naive, "Leave out the textbook way");
+    verb->add_flag("--no-naive", options->no_naive, "Leave out the textbook computation");
   }
   add_threads_option(*verb, c.threads, "Threads (default: 1)");
   verb->add_option("--device", options->device, "Where to run (default: cpu)")

@@ -1,6 +1,6 @@
 #pragma once
 
-// rootdk bench: how fast the kernels are, against this machine's measured peak and against the textbook way.
+// rootdk bench: how fast the kernels are, against this machine's measured peak and against the textbook computation.
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>

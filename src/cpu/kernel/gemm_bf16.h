@@ -12,6 +12,13 @@ inline void store_bf16_pair(uint16_t* to, Vec first, Vec second) {
   _mm512_storeu_si512(to, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second, first)));
 }
 
+// A pair as one number. The pair was stored as two: only a copy may read it as something else.
+inline int load_pair(const uint32_t* pair) {
+  int bits;
+  __builtin_memcpy(&bits, pair, sizeof bits);
+  return bits;
+}
+
 // As float_peak, on pairs of bf16.
 inline int64_t bf16_peak(int64_t rounds, float* sum) {
   Vec chain[kPeakChains];
@@ -50,7 +57,7 @@ void bf16_tile(Left<uint32_t> a, const uint16_t* b, int pairs, float* c, ptrdiff
     for (int j = 0; j < NV; ++j) right[j] = reinterpret_cast<__m512bh>(_mm512_loadu_si512(b + 2 * j * kWidth));
 #pragma GCC unroll 8
     for (int i = 0; i < R; ++i) {
-      const auto left = reinterpret_cast<__m512bh>(_mm512_set1_epi32(static_cast<int>(row[i][k * a.depth_stride])));
+      const auto left = reinterpret_cast<__m512bh>(_mm512_set1_epi32(load_pair(row[i] + k * a.depth_stride)));
 #pragma GCC unroll 8
       for (int j = 0; j < NV; ++j) sum[i][j] = _mm512_dpbf16_ps(sum[i][j], left, right[j]);
     }
@@ -74,7 +81,7 @@ void bf16_tile(Left<uint32_t> a, const uint16_t* b, int pairs, float* c, ptrdiff
 struct Bf16Gemm {
   using Element = uint16_t;
   using Unit = uint32_t;
-  static constexpr int kDepthStep = 2;
+  static constexpr int kDepthMultiple = 2;
   static constexpr int kRows = Simd::kRows;
   static constexpr int kPanel = Simd::kPanelVectors * kWidth;
   static constexpr int kUnit = 2;

@@ -209,6 +209,7 @@ void write_cards(std::ostream& html, std::span<const Inspection> sides) {
 
 std::string inspection_page(std::span<const Inspection> sides) {
   std::ostringstream html;
+  html.exceptions(std::ios::badbit);  // out of memory is an error, not a shorter page
   html << "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
           "content=\"width=device-width, initial-scale=1\"><meta name=\"color-scheme\" content=\"light dark\">"
           "<title>What the heads do</title><style>"

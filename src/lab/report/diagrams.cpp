@@ -11,6 +11,7 @@ namespace {
 class Diagram {
  public:
   Diagram(int width, int height, const char* label) {
+    out_.exceptions(std::ios::badbit);  // out of memory is an error, not half a drawing
     out_ << "<svg class=\"diagram\" viewBox=\"0 0 " << width << ' ' << height << "\" role=\"img\" aria-label=\""
          << label << "\"><title>" << label << "</title>";
   }

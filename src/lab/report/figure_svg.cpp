@@ -90,6 +90,7 @@ double text_width(const std::string& text, double per_character) {
 class Drawing {
  public:
   explicit Drawing(const Figure& figure) : figure_(figure) {
+    out_.exceptions(std::ios::badbit);
     place_legend();
     out_ << "<svg class=\"figure\" viewBox=\"0 0 " << kWidth << ' ' << foot_ + kBottom
          << "\" role=\"img\" aria-label=\"" << escape_html(figure.title) << "\"><title>" << escape_html(figure.title)
@@ -277,6 +278,7 @@ std::string heat_map(const Figure& figure) {
   const double right = left + cell * static_cast<double>(columns), foot = kTop + cell * static_cast<double>(rows);
   const double width = std::max(right + margin, 16 + text_width(figure.title, 9)), height = foot + margin + 26;
   std::ostringstream out;
+  out.exceptions(std::ios::badbit);  // out of memory is an error, not half a figure
   out << "<svg class=\"figure heat\" style=\"max-width:" << std::lround(1.2 * width) << "px\" viewBox=\"0 0 " << width
       << ' ' << height << "\" role=\"img\" aria-label=\"" << escape_html(figure.title) << "\"><title>"
       << escape_html(figure.title) << "</title>";

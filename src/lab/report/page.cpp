@@ -86,6 +86,7 @@ std::string report_page(std::span<const Result> results, const ReportInfo& info)
   int counts[3] = {};
   for (const Result& result : results) ++counts[static_cast<int>(result.finding.verdict)];
   std::ostringstream html;
+  html.exceptions(std::ios::badbit);  // out of memory is an error, not a shorter page
   html << "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
           "content=\"width=device-width, initial-scale=1\">"
        << "<meta name=\"color-scheme\" content=\"light dark\"><title>Attention, measured</title><style>" << kStyle

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "cuda/emulation/block.h"
-#include "cuda/hopper/logit_terms.cuh"
-#include "cuda/hopper/softmax.cuh"
-#include "cuda/hopper/work_tiles.cuh"
+#include "cuda/hopper/shared/logit_terms.cuh"
+#include "cuda/hopper/shared/softmax.cuh"
+#include "cuda/hopper/shared/work_tiles.cuh"
 
 namespace rootdk::test {
 namespace {
@@ -101,6 +101,37 @@ TEST(QueryTiles, HoldEveryRowOnce) {
   check_tiles<Tiling<false, 2>>();
   check_tiles<Tiling<true, 2>>();
   check_tiles<Tiling<true, 3>>();
+}
+
+// Starts lie on the device, where the host cannot check them: whatever they hold, rows stay inside the tensors.
+TEST(QueryTiles, OfPackedSequencesStayInsideTheTensors) {
+  using C = Tiling<true, 2>;
+  const std::vector<std::int32_t> wild[] = {{0, 100, 300}, {-5, 100, 301}, {200, 100, 90}, {0, 1 << 30, -(1 << 30)},
+                                            {400, 500, 600}};
+  for (const auto& starts : wild) {
+    ForwardParams p;
+    p.heads = p.heads_together = 1;
+    p.sequences = 2;
+    p.q_len = p.kv_len = 250;
+    p.q_rows = p.kv_rows = 300;
+    p.left = p.right = kNoLimit;
+    p.q_tiles = (p.q_len + C::kBlockQ - 1) / C::kBlockQ;
+    p.tiles = p.q_tiles * p.sequences;
+    p.q_starts = p.kv_starts = {starts.data(), 1};
+    for (int index = 0; index < p.tiles; ++index) {
+      const WorkTile tile = work_tile<C>(index, p);
+      EXPECT_GE(tile.q_begin, 0);
+      EXPECT_GE(tile.q_len, 0);
+      EXPECT_LE(tile.q_begin + tile.q_len, p.q_rows);
+      EXPECT_LE(tile.q_len, p.q_len);
+      EXPECT_GE(tile.kv_begin, 0);
+      EXPECT_LE(tile.kv_begin + tile.kv_visible, p.kv_rows);
+      if (&starts == wild) {
+        EXPECT_EQ(tile.q_begin, starts[tile.sequence]);
+        EXPECT_EQ(tile.q_len, starts[tile.sequence + 1] - starts[tile.sequence]);
+      }
+    }
+  }
 }
 
 TEST(TileDealer, DealsEveryTileOnce) {

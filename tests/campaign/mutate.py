@@ -41,7 +41,7 @@ def copy_tree():
 
 
 def build(jobs):
-    run("cmake", "--build", BUILD, "--target", "rootdk", "--parallel", jobs)
+    run("cmake", "--build", BUILD, "--target", "src/librootdk.so", "--parallel", jobs)  # "rootdk" is the program
 
 
 def configurations_until_found(options, name):

@@ -67,7 +67,7 @@ def main():
     copy_tree()
     if not (BUILD / "build.ninja").exists():
         run("cmake", "-S", TREE, "-B", BUILD, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DROOTDK_TESTS=OFF",
-            "-DROOTDK_CUDA=OFF", "-DCMAKE_CXX_COMPILER_LAUNCHER=ccache")  # fmt: skip
+            "-DROOTDK_CUDA=OFF")  # fmt: skip
     lines, missed = [], 0
     print("| broken on purpose | found after | as |\n| --- | ---: | --- |", flush=True)
     for patch in patches:

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 namespace rootdk {
@@ -246,18 +247,18 @@ TransformerConfig make_config(const LanguageModelConfig& settings) {
 std::string config_json(const LanguageModelConfig& settings) {
   const TransformerConfig config = make_config(settings);
   const BlockConfig& block = config.stack.blocks.at(0);
-  return Json{{"model_type", "rootdk_lm"},
-              {"vocab_size", settings.vocab_size},
-              {"d_model", settings.d_model},
-              {"layers", settings.layers},
-              {"heads", settings.heads},
-              {"kv_heads", settings.kv_heads ? settings.kv_heads : settings.heads},
-              {"d_ff", block.feed_forward.d_ff},
-              {"context", settings.context},
-              {"position_encoding", settings.position_encoding},
-              {"scale", settings.scale},
-              {"qk_norm", settings.qk_norm},
-              {"softcap", settings.softcap}}
+  return nlohmann::json{{"model_type", "rootdk_lm"},
+                        {"vocab_size", settings.vocab_size},
+                        {"d_model", settings.d_model},
+                        {"layers", settings.layers},
+                        {"heads", settings.heads},
+                        {"kv_heads", settings.kv_heads ? settings.kv_heads : settings.heads},
+                        {"d_ff", block.feed_forward.d_ff},
+                        {"context", settings.context},
+                        {"position_encoding", settings.position_encoding},
+                        {"scale", settings.scale},
+                        {"qk_norm", settings.qk_norm},
+                        {"softcap", settings.softcap}}
       .dump(2);
 }
 

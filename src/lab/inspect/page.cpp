@@ -46,7 +46,13 @@ std::string rounded(const std::vector<float>& values) {
 
 // JSON inside <script>: "</" must not end the element.
 std::string script_string(const std::vector<std::string>& texts) {
-  std::string json = nlohmann::json(texts).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+  std::string json = "[";
+  for (const std::string& text : texts) {
+    // One text at a time: a list of nlohmann-json takes memory in its destructor, where running out of it is the end.
+    json.append(json.size() > 1 ? "," : "")
+        .append(nlohmann::json(text).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace));
+  }
+  json += ']';
   for (std::size_t at = json.find("</"); at != std::string::npos; at = json.find("</", at + 3))
     json.replace(at, 2, "<\\/");
   return json;

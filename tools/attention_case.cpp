@@ -37,9 +37,9 @@ class CaseFields {
   AttentionParams params(bool with_block_mask, bool with_relative_table) const {
     AttentionParams p;
     p.score = score();
-    p.scale = scale();
-    p.temperature = number("temperature");
-    p.softcap = number("softcap");
+    p.logits.scale = scale();
+    p.logits.temperature = number("temperature");
+    p.logits.softcap = number("softcap");
     p.causal = get("causal", &Json::is_boolean, "true or false").get<bool>();
     p.window_left = integer("window_left");
     p.window_right = integer("window_right");
@@ -51,7 +51,7 @@ class CaseFields {
       p.block_q = integer("block_q");
       p.block_kv = integer("block_kv");
     }
-    if (with_relative_table) p.relative_zero = integer("relative_zero");
+    if (with_relative_table) p.logits.relative_zero = integer("relative_zero");
     return p;
   }
 
@@ -169,9 +169,9 @@ AttentionParams AttentionCase::params(Memory& memory) const {
   p.q_starts = view("q_starts", memory);
   p.kv_starts = view("kv_starts", memory);
   p.bias = view("bias", memory);
-  p.relative_table = view("relative_table", memory);
-  p.alibi_slopes = view("alibi_slopes", memory);
-  p.sinks = view("sinks", memory);
+  p.logits.relative_table = view("relative_table", memory);
+  p.logits.alibi_slopes = view("alibi_slopes", memory);
+  p.logits.sinks = view("sinks", memory);
   p.additive_v = view("additive_v", memory);
   return p;
 }

@@ -1,6 +1,5 @@
 // rootdk generate MODEL: text from a checkpoint, token by token.
 
-#include <CLI/CLI.hpp>
 #include <cmath>
 #include <cstdio>
 #include <memory>
@@ -8,27 +7,17 @@
 #include <optional>
 
 #include "core/check.h"
-#include "models/generate.h"
-#include "models/loaded_model.h"
+#include "models/beam.h"
+#include "models/stop_strings.h"
+#include "tools/arguments.h"
 #include "tools/commands.h"
+#include "tools/generate.h"
 #include "tools/options.h"
 
 namespace rootdk::tools {
 namespace {
 
 using OrderedJson = nlohmann::ordered_json;
-
-struct GenerateVerb {
-  std::string model, prompt;
-  bool has_prompt = false, greedy = false, no_cache = false, stats = false, json = false;
-  bool stop_at_end = false, ignore_end = false;
-  std::vector<std::int32_t> ids;
-  std::int64_t max_new = 64;
-  std::optional<std::int64_t> top_k;
-  std::optional<double> temperature, top_p;
-  std::uint64_t seed = 0;
-  int threads = 0;
-};
 
 // Tokens a second in stretches of eight new tokens, by the position of the first.
 OrderedJson speed_over_position(const Generation& generation) {
@@ -83,37 +72,69 @@ void print_statistics(const OrderedJson& report) {
   }
 }
 
+// The likeliest continuations, with their scores.
+void run_beams(const GenerateVerb& options, const LoadedModel& loaded, const std::vector<std::int32_t>& prompt,
+               const GenerateParams& params) {
+  OrderedJson report = OrderedJson::array();
+  for (const BeamResult& result : beam_search(loaded.model, prompt,
+                                              {.beams = options.beams,
+                                              .max_new = params.max_new,
+                                              .length_penalty = options.length_penalty,
+                                              .stop_at_end = params.stop_at_end,
+                                              .cache_type = params.cache_type,
+                                              .executor = params.executor})) {
+    const std::vector<std::int32_t> fresh(result.ids.end() - result.new_tokens, result.ids.end());
+    report.push_back({{"new_ids", fresh},
+                      {"new_text", loaded.tokenizer ? OrderedJson(loaded.tokenizer->decode(fresh)) : OrderedJson()},
+                      {"log_probability", result.log_probability},
+                      {"score", result.score}});
+  }
+  if (options.json) {
+    std::puts(report.dump(2).c_str());
+    return;
+  }
+  for (const auto& beam : report) {
+    std::printf("%8.3f  %s\n", beam["score"].get<double>(),
+                loaded.tokenizer ? beam["new_text"].get<std::string>().c_str() : beam["new_ids"].dump().c_str());
+  }
+}
+
 void run_generate(const GenerateVerb& options) {
-  require(options.has_prompt != !options.ids.empty(), "generate: give either --prompt or --ids");
-  const LoadedModel loaded = LoadedModel::load(options.model);
+  if (!options.prompts.empty()) return run_prompts(options);
+  require(options.has_prompt != !options.ids.empty(), "generate: give one of --prompt, --ids and --prompts");
+  const LoadedModel loaded = options.load();
+  std::optional<LoadedModel> draft;
   const Transformer& model = loaded.model;
   const std::optional<Tokenizer>& tokenizer = loaded.tokenizer;
   const std::vector<std::int32_t> prompt = options.has_prompt ? loaded.ids_of(options.prompt) : options.ids;
-  const bool sampled = options.temperature || options.top_k || options.top_p;
-  const GenerateParams params{.max_new = options.max_new,
-                              .sampling = {.greedy = !sampled,
-                                           .temperature = options.temperature.value_or(1.0),
-                                           .top_k = options.top_k.value_or(0),
-                                           .top_p = options.top_p.value_or(1.0),
-                                           .seed = options.seed},
-                              // Raw ids ask for an exact number of tokens; text ends where the model ends it.
-                              .stop_at_end = (options.has_prompt || options.stop_at_end) && !options.ignore_end,
-                              .cache = !options.no_cache,
-                              .executor = options.threads > 0 ? &shared_executor(options.threads) : nullptr};
+  // Raw ids ask for an exact number of tokens; text ends where the model ends it.
+  GenerateParams params = options.params(options.has_prompt);
+  if (!options.draft.empty()) {
+    draft = LoadedModel::load(options.draft, {.executor = params.executor});
+    params.draft = &draft->model;
+    params.draft_tokens = options.draft_tokens;
+  }
+  if (options.beams > 1) return run_beams(options, loaded, prompt, params);
+  require(options.stop.empty() || tokenizer, "generate: --stop needs a tokenizer.json");
+  StopStrings stop(options.stop);
   const bool decoder_only = !model.config().encoder.has_value();
   std::optional<StreamDecoder> stream;
   if (tokenizer) stream.emplace(*tokenizer, decoder_only ? prompt : std::vector<std::int32_t>());
   Generator generator(model, prompt, params);
   if (!options.json && options.has_prompt && decoder_only) std::fputs(options.prompt.c_str(), stdout);
-  while (const std::optional<std::int32_t> id = generator.next()) {
+  std::string streamed;
+  while (!stop.stopped()) {
+    const std::optional<std::int32_t> id = generator.next();
+    if (!id) break;
+    const std::string text = stream ? stop.push(stream->push(*id)) : std::to_string(*id) + " ";
+    streamed += text;
     if (options.json) continue;
-    if (stream) {
-      std::fputs(stream->push(*id).c_str(), stdout);
-    } else {
-      std::printf("%d ", *id);
-    }
+    std::fputs(text.c_str(), stdout);
     std::fflush(stdout);
   }
+  const std::string held = stop.finish();
+  streamed += held;
+  if (!options.json) std::fputs(held.c_str(), stdout);
   const Generation& generation = generator.so_far();
 
   const auto first_new = generation.ids.end() - generation.new_tokens;
@@ -128,7 +149,11 @@ void run_generate(const GenerateVerb& options) {
                         {"tokens_per_second", generation.tokens_per_second()}};
   if (tokenizer) {
     report["text"] = tokenizer->decode(generation.ids);
-    report["new_text"] = tokenizer->decode(fresh);
+    report["new_text"] = options.stop.empty() ? tokenizer->decode(fresh) : streamed;
+  }
+  if (params.draft) {
+    report["drafted"] = generation.drafted;
+    report["accepted"] = generation.accepted;
   }
   if (options.stats) {
     report["speed_over_position"] = speed_over_position(generation);
@@ -145,16 +170,29 @@ void run_generate(const GenerateVerb& options) {
 
 }  // namespace
 
-void add_generate_command(CLI::App& program) {
-  CLI::App* verb = program.add_subcommand("generate", "Continue a text with a checkpoint, token by token");
+void add_generate_command(Command& program) {
+  Command* verb = program.add_subcommand("generate", "Continue a text with a checkpoint, token by token");
   auto options = std::make_shared<GenerateVerb>();
   verb->add_option("MODEL", options->model, "Folder with config.json, model.safetensors and tokenizer.json; or builtin")
       ->required();
-  CLI::Option* prompt = verb->add_option("--prompt", options->prompt, "Text to continue")->type_name("TEXT");
-  add_numbers_option(*verb, "--ids", options->ids, "Token ids to continue, instead of text")->excludes(prompt);
-  verb->add_option("--max-new", options->max_new, "Tokens to add at most")->capture_default_str()->type_name("N");
-  CLI::Option* greedy = verb->add_flag("--greedy", options->greedy,
-                                       "Always the likeliest token (the default unless a sampling option is given)");
+  Option* prompt = verb->add_option("--prompt", options->prompt, "Text to continue")->type_name("TEXT");
+  Option* ids =
+      add_numbers_option(*verb, "--ids", options->ids, "Token ids to continue, instead of text")->excludes(prompt);
+  Option* prompts =
+      verb->add_option("--prompts", options->prompts,
+                       "Many at once: a line of JSON each, a text or {\"prompt\": ...} or {\"ids\": [...]}")
+          ->excludes(prompt)
+          ->excludes(ids)
+          ->type_name("FILE");
+  verb->add_flag("--stream", options->stream, "With --prompts: a line for each token as it comes")->needs(prompts);
+  verb->add_option("--batch", options->batch, "With --prompts: sequences under way at the same time")
+      ->needs(prompts)
+      ->between(1, 4096)
+      ->show_default()
+      ->type_name("N");
+  verb->add_option("--max-new", options->max_new, "Tokens to add at most")->show_default()->type_name("N");
+  Option* greedy = verb->add_flag("--greedy", options->greedy,
+                                  "Always the likeliest token (the default unless a sampling option is given)");
   verb->add_option("--temperature", options->temperature, "Sample with this temperature")
       ->excludes(greedy)
       ->type_name("T");
@@ -164,11 +202,38 @@ void add_generate_command(CLI::App& program) {
   verb->add_option("--top-p", options->top_p, "Sample from the likeliest that together reach p")
       ->excludes(greedy)
       ->type_name("P");
+  verb->add_option("--min-p", options->min_p, "Sample from tokens at least p times as likely as the likeliest")
+      ->excludes(greedy)
+      ->type_name("P");
+  verb->add_option("--repetition-penalty", options->repetition_penalty,
+                   "Makes tokens that are in the text less likely (above 1)")
+      ->type_name("X");
+  verb->add_option("--stop", options->stop, "End before this text; may be given several times")->type_name("TEXT");
   add_seed_option(*verb, options->seed, "Of the sampling");
-  verb->add_flag("--no-cache", options->no_cache, "Compute the whole sequence anew for each token");
-  CLI::Option* stop_at_end =
+  Option* draft =
+      verb->add_option("--draft", options->draft, "A small model of the same vocabulary that proposes tokens")
+          ->excludes(prompts)
+          ->type_name("MODEL");
+  verb->add_option("--draft-tokens", options->draft_tokens, "Tokens that it proposes at once")
+      ->needs(draft)
+      ->show_default()
+      ->type_name("N");
+  Option* beams = verb->add_option("--beams", options->beams, "Beam search over so many continuations")
+                      ->excludes(prompts)
+                      ->excludes(draft)
+                      ->between(1, 1024)
+                      ->type_name("N");
+  verb->add_option("--length-penalty", options->length_penalty, "Of beam search: log probability over length^X")
+      ->needs(beams)
+      ->show_default()
+      ->type_name("X");
+  add_weights_option(*verb, options->weights, "Make the weights smaller as they are loaded");
+  Option* no_cache = verb->add_flag("--no-cache", options->no_cache, "Compute the whole sequence anew for each token");
+  add_cache_option(*verb, options->cache_type)->excludes(no_cache);
+  no_cache->excludes(prompts)->excludes(draft)->excludes(beams);
+  Option* stop_at_end =
       verb->add_flag("--stop-at-end", options->stop_at_end, "End at the model's end token (the default with --prompt)");
-  verb->add_flag("--ignore-end", options->ignore_end, "Go on behind the model's end token (the default with --ids)")
+  verb->add_flag("--ignore-end", options->ignore_end, "Continue past the model's end token (the default with --ids)")
       ->excludes(stop_at_end);
   verb->add_flag("--stats", options->stats, "Speed over position, and each layer's max logit and entropy");
   add_threads_option(*verb, options->threads);

@@ -50,15 +50,35 @@ class ROOTDK_API Scale {
   double factor_ = 1.0;
 };
 
-// Everything that shapes the operation. Every field has a default: {.causal = true, .window_left = 4096}.
-// Small float tensors (sinks, alibi_slopes, relative_table, additive_v) are f32, or f64 where q is f64.
-struct AttentionParams {
-  Score score = Score::dot;
+// How a score becomes a logit. attention() and attend() of the KV cache share it.
+// Small float tensors (relative_table, alibi_slopes, sinks, additive_v) are f32, or f64 where q is f64.
+struct LogitParams {
   Scale scale = Scale::inverse_sqrt_head_dim();
   double temperature = 1.0;  // > 0
   double softcap = 0.0;      // c tanh(x / c) on the scaled score; 0: none
 
-  // Masks. Query i stands at key position i + (kv_len - q_len). A position is kept when every mask given keeps it.
+  // Added after the softcap.
+  ConstTensorView relative_table{};  // [heads or 1, entries]: entry clamp(position - j + relative_zero, 0, entries - 1)
+  std::int64_t relative_zero = 0;    // the entry of distance 0
+  ConstTensorView alibi_slopes{};    // [heads]: adds -slope |position - j|
+
+  ConstTensorView sinks{};  // [heads]: one more logit in the denominator, with no value
+};
+
+// Which rows the statistics cover. AttentionStats says where they go.
+struct StatsRequest {
+  ConstTensorView weight_rows{};  // i32 [chosen rows] of AttentionStats::weights; not given: all rows
+  // Entropy and sum_p2 of one query tile in `stride` (the sampled rows are exact, the others NaN); 1: of every row.
+  // Devices where every row is cheap may fill more rows than asked.
+  std::int64_t stride = 1;
+};
+
+// Everything that shapes the operation. Every field has a default: {.causal = true, .window_left = 4096}.
+struct AttentionParams {
+  Score score = Score::dot;
+  LogitParams logits{};
+
+  // Masks. Query i has key position i + (kv_len - q_len). A position is kept when every mask given keeps it.
   bool causal = false;             // keeps j <= position of i
   std::int64_t window_left = -1;   // keeps j >= position - window_left;  -1: no limit
   std::int64_t window_right = -1;  // keeps j <= position + window_right; -1: no limit
@@ -78,21 +98,18 @@ struct AttentionParams {
   std::int64_t max_q_len = 0;
   std::int64_t max_kv_len = 0;
 
-  // Added to the logits after the softcap.
-  ConstTensorView bias{};            // f32 or q's type, broadcast to [batch, heads, q_len, kv_len]
-  ConstTensorView relative_table{};  // [heads or 1, entries]: entry clamp(position - j + relative_zero, 0, entries - 1)
-  std::int64_t relative_zero = 0;    // which entry stands for distance 0
-  ConstTensorView alibi_slopes{};    // [heads]: adds -slope |position - j|
-
-  ConstTensorView sinks{};       // [heads]: one more logit in the denominator, with no value behind it
+  ConstTensorView bias{};        // added to the logits: f32 or q's type, broadcast to [batch, heads, q_len, kv_len]
   ConstTensorView additive_v{};  // [heads, head_dim]: the vector a of the additive score
 
   double dropout = 0.0;    // probability in [0, 1) that a weight is dropped; docs/dropout.md defines the bits
   std::uint64_t seed = 0;  // of the dropout
+
+  StatsRequest stats{};  // attention_backward() ignores it
 };
 
-// What happened inside the softmax. Each view that is given is filled; all are f32 (f64 where q is f64). Weights are
-// those before dropout, over real keys, with the sink in their denominator. docs/statistics.md says how to read them.
+// What happened inside the softmax: where each statistic goes. Each view that is given is filled; all are f32 (f64
+// where q is f64). Weights are those before dropout, over real keys, with the sink in their denominator.
+// docs/statistics.md says how to read them.
 struct AttentionStats {
   TensorView lse{};  // [batch, heads, q_len] ln sum exp(logit), sink included; -inf where no key is left and no sink
   TensorView max_logit{};    // [batch, heads, q_len] -inf where no key is left
@@ -103,29 +120,34 @@ struct AttentionStats {
   // [batch, heads, rows, columns]: the n x n matrix at any resolution. Row r covers the queries [r q_len / rows,
   // (r + 1) q_len / rows), rounded down, columns likewise; a cell is the mean over its queries of the summed weight.
   TensorView pooled_map{};
-  TensorView weights{};           // [batch, heads, chosen rows, kv_len]: the exact weights of the rows below
-  ConstTensorView weight_rows{};  // i32 [chosen rows]; not given: all rows, so that weights is the n x n matrix
-  // Entropy and sum_p2 of one query tile in `stride` (the sampled rows are exact, the others NaN); 1: of every row.
-  // Devices where every row is cheap may fill more rows than asked.
-  std::int64_t stride = 1;
+  // [batch, heads, chosen rows, kv_len]: the exact weights of StatsRequest::weight_rows, or the whole n x n matrix.
+  TensorView weights{};
 };
 
-// How and where a call runs; never changes what it computes.
-struct Execution {
-  Executor* executor = nullptr;  // null: default_executor()
-  std::string_view target = {};  // force an implementation by name; empty: ROOTDK_TARGET, else the first that accepts
-  std::size_t workspace_limit = 0;  // bytes of scratch memory a CPU call may take; 0: no limit
-  void* stream = nullptr;           // CUDA stream (cudaStream_t)
-  void* workspace = nullptr;        // device scratch memory, at least attention_workspace() bytes
+struct CpuExecution {
+  Executor* executor = nullptr;     // null: default_executor()
+  std::size_t workspace_limit = 0;  // bytes of scratch memory that a call may take; 0: no limit
+};
+
+struct CudaExecution {
+  void* stream = nullptr;     // cudaStream_t
+  void* workspace = nullptr;  // device scratch memory, at least attention_workspace() bytes
   std::size_t workspace_bytes = 0;
+};
+
+// How and where a call runs; never changes what it computes. A call uses `target` and the part of its device.
+struct Execution {
+  std::string_view target = {};  // force an implementation by name; empty: ROOTDK_TARGET, else the first that accepts
+  CpuExecution cpu{};
+  CudaExecution cuda{};
 };
 
 // q [batch, heads, q_len, head_dim], k [batch, kv_heads, kv_len, head_dim], v [batch, kv_heads, kv_len, value_dim],
 // out [batch, heads, q_len, value_dim]; one element type, last dimension contiguous, other strides free.
-// heads is a multiple of kv_heads: query head h reads key head h / (heads / kv_heads).
+// heads is a multiple of kv_heads: query head h attends to key head h / (heads / kv_heads).
 // What is written must not overlap what is read, here and everywhere. Throws rootdk::Error, with the values in the
 // message, before anything is written. Any number of threads may call at once. On CUDA the call returns when its work
-// is queued on Execution::stream.
+// is queued on CudaExecution::stream.
 ROOTDK_API void attention(ConstTensorView q, ConstTensorView k, ConstTensorView v, TensorView out,
                           const AttentionParams& params = {}, const AttentionStats& stats = {},
                           const Execution& execution = {});
@@ -162,7 +184,7 @@ ROOTDK_API void attention_backward(const AttentionSaved& saved, const AttentionU
                                    const AttentionGradients& gradients, const AttentionParams& params = {},
                                    const Execution& execution = {});
 
-// Device scratch memory that the call wants in Execution::workspace; 0 on the CPU, which takes its own.
+// Device scratch memory that the call wants in CudaExecution::workspace; 0 on the CPU, which takes its own.
 ROOTDK_API std::size_t attention_workspace(ConstTensorView q, ConstTensorView k, ConstTensorView v, TensorView out,
                                            const AttentionParams& params = {}, const AttentionStats& stats = {},
                                            const Execution& execution = {});

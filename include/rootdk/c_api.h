@@ -1,9 +1,9 @@
 /* The C ABI over the whole public API: what Python and other languages load. Plain C99, no C++ types.
  *
  * Every function returns a rootdk_status; on failure rootdk_last_error() has the message of the calling thread. Structs
- * begin with their size, set by the matching *_init function: a library of another version than its caller's header
- * says so instead of misreading them. A tensor that is not given is a null pointer. examples/plain_c.c is a whole
- * program. */
+ * begin with their size, set by the matching *_init, and only ever grow at their end. So a caller may be older than the
+ * library (the fields it does not know take their defaults) or newer (the fields that the library does not know must be
+ * zero). A tensor that is not given is a null pointer. examples/plain_c.c is a whole program. */
 #ifndef ROOTDK_C_API_H
 #define ROOTDK_C_API_H
 
@@ -20,8 +20,11 @@ typedef enum rootdk_status {
   ROOTDK_OK = 0,
   ROOTDK_INVALID_ARGUMENT = 1,
   ROOTDK_OUT_OF_MEMORY = 2,
-  ROOTDK_INTERNAL_ERROR = 3
-} rootdk_status;
+  ROOTDK_INTERNAL_ERROR = 3,
+  ROOTDK_UNSUPPORTED = 4,  /* the call makes sense, but nothing that is built here serves it */
+  ROOTDK_DEVICE_ERROR = 5, /* the device or its driver failed */
+  ROOTDK_FILE_ERROR = 6    /* a file is missing, cannot be read or written, or does not hold what it should */
+} rootdk_status;           /* rootdk::ErrorKind */
 
 /* rootdk::DType, rootdk::DeviceKind, rootdk::Score, rootdk::Scale::Kind by number. */
 typedef enum rootdk_dtype {
@@ -87,7 +90,7 @@ typedef struct rootdk_attention_params {
   uint64_t seed;
 } rootdk_attention_params;
 
-/* rootdk::AttentionStats */
+/* rootdk::AttentionStats, and the StatsRequest in weight_rows and stride */
 typedef struct rootdk_attention_stats {
   size_t struct_size;
   const rootdk_tensor* lse;
@@ -140,7 +143,8 @@ ROOTDK_API const char* rootdk_last_error(void);
 /* For libraries that stand on this one (rootdk/models_c_api.h): what rootdk_last_error() gives on this thread. */
 ROOTDK_API void rootdk_set_last_error(const char* message);
 
-/* Fill a struct with its defaults. */
+/* Fill a struct with its defaults. A null pointer is left alone. The macros at the end of this header pass the caller's
+ * own size on, so that a newer library never writes past it. */
 ROOTDK_API void rootdk_attention_params_init(rootdk_attention_params* params);
 ROOTDK_API void rootdk_attention_stats_init(rootdk_attention_stats* stats);
 ROOTDK_API void rootdk_execution_init(rootdk_execution* execution);
@@ -161,10 +165,21 @@ ROOTDK_API rootdk_status rootdk_attention_workspace(const rootdk_tensor* q, cons
                                                     const rootdk_tensor* v, const rootdk_tensor* out,
                                                     const rootdk_attention_params* params,
                                                     const rootdk_attention_stats* stats, size_t* bytes);
+/* The same where an execution forces a target. */
+ROOTDK_API rootdk_status rootdk_attention_workspace_on(const rootdk_tensor* q, const rootdk_tensor* k,
+                                                       const rootdk_tensor* v, const rootdk_tensor* out,
+                                                       const rootdk_attention_params* params,
+                                                       const rootdk_attention_stats* stats,
+                                                       const rootdk_execution* execution, size_t* bytes);
 ROOTDK_API rootdk_status rootdk_attention_backward_workspace(const rootdk_attention_saved* saved,
                                                              const rootdk_attention_upstream* upstream,
                                                              const rootdk_attention_gradients* gradients,
                                                              const rootdk_attention_params* params, size_t* bytes);
+ROOTDK_API rootdk_status rootdk_attention_backward_workspace_on(const rootdk_attention_saved* saved,
+                                                                const rootdk_attention_upstream* upstream,
+                                                                const rootdk_attention_gradients* gradients,
+                                                                const rootdk_attention_params* params,
+                                                                const rootdk_execution* execution, size_t* bytes);
 
 /* Which implementation would run, as JSON: {"chosen": "...", "error": "...", "candidates": [{"name", "refusal"}]}.
  * Never fails for bad arguments. The text is valid until the next call on the thread. */
@@ -176,6 +191,9 @@ ROOTDK_API const char* rootdk_explain_backward(const rootdk_attention_saved* sav
                                                const rootdk_attention_gradients* gradients,
                                                const rootdk_attention_params* params,
                                                const rootdk_execution* execution);
+
+/* rootdk::convert: source in the element type of out, which is contiguous and of the same shape, on the CPU. */
+ROOTDK_API rootdk_status rootdk_tensor_convert(const rootdk_tensor* source, const rootdk_tensor* out);
 
 /* merged_lse may be null. */
 ROOTDK_API rootdk_status rootdk_merge_states(const rootdk_tensor* out, const rootdk_tensor* lse,
@@ -279,7 +297,7 @@ typedef struct rootdk_attend_params {
   const rootdk_rope_params* rope;
 } rootdk_attend_params;
 
-/* rootdk::AttendStats; any may be null. */
+/* The row statistics of rootdk::AttentionStats; any may be null. */
 typedef struct rootdk_attend_stats {
   size_t struct_size;
   const rootdk_tensor *lse, *max_logit, *max_weight, *entropy, *sum_p2;
@@ -302,6 +320,14 @@ ROOTDK_API rootdk_status rootdk_kv_length(const rootdk_kv_cache* cache, int64_t 
 ROOTDK_API rootdk_status rootdk_kv_trim(rootdk_kv_cache* cache, int64_t sequence, int64_t length);
 ROOTDK_API rootdk_status rootdk_kv_evict(rootdk_kv_cache* cache, int64_t sequence, int64_t keep_first,
                                          int64_t keep_last);
+/* The configuration with value_dim, page_size and pages resolved, without its storage. */
+ROOTDK_API rootdk_status rootdk_kv_config_of(const rootdk_kv_cache* cache, rootdk_kv_cache_config* config);
+/* KvCache::page_of and KvCache::page. Results that are null are left out; scales have rank 0 where there are none. */
+ROOTDK_API rootdk_status rootdk_kv_page_of(const rootdk_kv_cache* cache, int64_t sequence, int64_t position,
+                                           int64_t* page);
+ROOTDK_API rootdk_status rootdk_kv_page(const rootdk_kv_cache* cache, int64_t page, int64_t layer, rootdk_tensor* k,
+                                        rootdk_tensor* v, rootdk_tensor* k_scales, rootdk_tensor* v_scales,
+                                        int64_t* references);
 /* rope and execution may be null. */
 ROOTDK_API rootdk_status rootdk_kv_append(rootdk_kv_cache* cache, const rootdk_tensor* k, const rootdk_tensor* v,
                                           const rootdk_kv_step* steps, size_t step_count, int64_t layer,
@@ -316,6 +342,43 @@ ROOTDK_API rootdk_status rootdk_kv_attend_workspace(const rootdk_kv_cache* cache
                                                     const rootdk_tensor* out, const rootdk_kv_step* steps,
                                                     size_t step_count, const rootdk_attend_params* params,
                                                     const rootdk_attend_stats* stats, size_t* bytes);
+ROOTDK_API rootdk_status rootdk_kv_attend_workspace_on(const rootdk_kv_cache* cache, const rootdk_tensor* q,
+                                                       const rootdk_tensor* out, const rootdk_kv_step* steps,
+                                                       size_t step_count, const rootdk_attend_params* params,
+                                                       const rootdk_attend_stats* stats,
+                                                       const rootdk_execution* execution, size_t* bytes);
+/* As rootdk_explain. */
+ROOTDK_API const char* rootdk_kv_explain_attend(const rootdk_kv_cache* cache, const rootdk_tensor* q,
+                                                const rootdk_tensor* out, const rootdk_kv_step* steps,
+                                                size_t step_count, const rootdk_attend_params* params,
+                                                const rootdk_attend_stats* stats, const rootdk_execution* execution);
+
+/* Fills a struct of the given kind with its defaults, as far as struct_size reaches. */
+typedef enum rootdk_struct_kind {
+  ROOTDK_STRUCT_ATTENTION_PARAMS = 0,
+  ROOTDK_STRUCT_ATTENTION_STATS = 1,
+  ROOTDK_STRUCT_EXECUTION = 2,
+  ROOTDK_STRUCT_ATTENTION_SAVED = 3,
+  ROOTDK_STRUCT_ATTENTION_UPSTREAM = 4,
+  ROOTDK_STRUCT_ATTENTION_GRADIENTS = 5,
+  ROOTDK_STRUCT_ROPE_PARAMS = 6,
+  ROOTDK_STRUCT_KV_CACHE_CONFIG = 7,
+  ROOTDK_STRUCT_ATTEND_PARAMS = 8,
+  ROOTDK_STRUCT_ATTEND_STATS = 9
+} rootdk_struct_kind;
+ROOTDK_API rootdk_status rootdk_struct_init(void* value, int32_t kind, size_t struct_size);
+
+#define rootdk_attention_params_init(p) ((void)rootdk_struct_init((p), ROOTDK_STRUCT_ATTENTION_PARAMS, sizeof *(p)))
+#define rootdk_attention_stats_init(p) ((void)rootdk_struct_init((p), ROOTDK_STRUCT_ATTENTION_STATS, sizeof *(p)))
+#define rootdk_execution_init(p) ((void)rootdk_struct_init((p), ROOTDK_STRUCT_EXECUTION, sizeof *(p)))
+#define rootdk_attention_saved_init(p) ((void)rootdk_struct_init((p), ROOTDK_STRUCT_ATTENTION_SAVED, sizeof *(p)))
+#define rootdk_attention_upstream_init(p) ((void)rootdk_struct_init((p), ROOTDK_STRUCT_ATTENTION_UPSTREAM, sizeof *(p)))
+#define rootdk_attention_gradients_init(p) \
+  ((void)rootdk_struct_init((p), ROOTDK_STRUCT_ATTENTION_GRADIENTS, sizeof *(p)))
+#define rootdk_rope_params_init(p) ((void)rootdk_struct_init((p), ROOTDK_STRUCT_ROPE_PARAMS, sizeof *(p)))
+#define rootdk_kv_cache_config_init(p) ((void)rootdk_struct_init((p), ROOTDK_STRUCT_KV_CACHE_CONFIG, sizeof *(p)))
+#define rootdk_attend_params_init(p) ((void)rootdk_struct_init((p), ROOTDK_STRUCT_ATTEND_PARAMS, sizeof *(p)))
+#define rootdk_attend_stats_init(p) ((void)rootdk_struct_init((p), ROOTDK_STRUCT_ATTEND_STATS, sizeof *(p)))
 
 #ifdef __cplusplus
 }

@@ -62,7 +62,7 @@ struct KvCacheConfig {
   KvStorage storage = {};
 };
 
-// Names an open sequence. Numbers are never used twice while anybody could still hold the old one.
+// Names an open sequence. Ids are never reused.
 enum class SequenceId : std::int64_t { none = -1 };
 
 struct KvCacheUsage {
@@ -93,6 +93,9 @@ class ROOTDK_API KvCache {
   const KvCacheConfig& config() const;  // with value_dim, page_size and pages resolved
   KvCacheUsage usage() const;
 
+  // Gives a paged cache that owns its memory `pages` pages in all; what it holds is copied. Fewer than it has: nothing.
+  void grow(std::int64_t pages);
+
   // An empty sequence. It takes no page before its first token.
   SequenceId open();
   // A sequence that begins with the first `length` tokens of another (-1: all): prefixes, beams. Pages are shared, and
@@ -106,6 +109,7 @@ class ROOTDK_API KvCache {
   void trim(SequenceId sequence, std::int64_t length);
   // Keeps the first keep_first tokens (attention sinks) and the last keep_last. The tokens between are never attended
   // to again, and pages that hold nothing else are freed; positions stay what they were. A contiguous cache frees none.
+  // A sequence has one gap: an eviction whose tokens do not touch those evicted before is an error, and loses nothing.
   void evict(SequenceId sequence, std::int64_t keep_first, std::int64_t keep_last);
 
   // The page that holds a position of the sequence; throws where the position was evicted or never written.
@@ -124,7 +128,7 @@ class ROOTDK_API KvCache {
 struct KvStep {
   SequenceId sequence = SequenceId::none;
   std::int64_t tokens = 1;
-  // Where the first of them stands. append: the length of the sequence, and anything else is an error. attend: any
+  // Position of the first of them. append: the length of the sequence, and anything else is an error. attend: any
   // position that has been appended. -1: the end, so that the last row of attend is the last token of the sequence.
   std::int64_t position = -1;
 };
@@ -150,44 +154,34 @@ struct AppendParams {
 ROOTDK_API void append(KvCache& cache, ConstTensorView k, ConstTensorView v, KvSteps steps,
                        const AppendParams& params = {}, const Execution& execution = {});
 
-// The operation of attention() where a query at position i reads the keys j <= i of its sequence that were not evicted.
-// The fields mean what they mean in AttentionParams.
+// The operation of attention() where a query at position i attends to the keys j <= i of its sequence that were not
+// evicted.
 struct AttendParams {
   std::int64_t layer = 0;
-  Scale scale = Scale::inverse_sqrt_head_dim();
-  double temperature = 1.0;
-  double softcap = 0.0;
+  LogitParams logits{};
 
   std::int64_t window_left = -1;        // keeps j >= i - window_left; -1: no limit
-  std::int64_t window_keeps_first = 0;  // keys [0, this) stay in sight of every query, whatever the window
-
-  ConstTensorView relative_table = {};  // [heads or 1, entries]: entry clamp(i - j + relative_zero, 0, entries - 1)
-  std::int64_t relative_zero = 0;
-  ConstTensorView alibi_slopes = {};  // [heads]
-  ConstTensorView sinks = {};         // [heads]
+  std::int64_t window_keeps_first = 0;  // every query attends to keys [0, this), whatever the window
 
   std::optional<RopeParams> rope = {};  // rotates q at its positions, rounding to q's type; offset is added
 };
 
-// Each view that is given is filled: f32 (f64 where q is f64) [1, heads, tokens]; AttentionStats says what they are.
-struct AttendStats {
-  TensorView lse = {}, max_logit = {}, max_weight = {}, entropy = {}, sum_p2 = {};
-};
-
 // q [1, heads, tokens, head_dim], out [1, heads, tokens, value_dim] of q's type, which need not be the cache's.
 // The result of a token has the same bits for any number of threads, whatever else is in the call, and however the
-// tokens of its sequence were spread over calls.
+// tokens of its sequence were spread over calls. stats may name lse, max_logit, max_weight, entropy and sum_p2, each
+// [1, heads, tokens]; the statistics over keys and the weights are refused.
 ROOTDK_API void attend(const KvCache& cache, ConstTensorView q, TensorView out, KvSteps steps,
-                       const AttendParams& params = {}, const AttendStats& stats = {}, const Execution& execution = {});
+                       const AttendParams& params = {}, const AttentionStats& stats = {},
+                       const Execution& execution = {});
 
-// Device scratch memory that the call wants in Execution::workspace; 0 on the CPU, which takes its own.
+// Device scratch memory that the call wants in CudaExecution::workspace; 0 on the CPU, which takes its own.
 ROOTDK_API std::size_t attend_workspace(const KvCache& cache, ConstTensorView q, TensorView out, KvSteps steps,
-                                        const AttendParams& params = {}, const AttendStats& stats = {},
+                                        const AttendParams& params = {}, const AttentionStats& stats = {},
                                         const Execution& execution = {});
 
 // Which implementation attend would use here, and why not the others.
 ROOTDK_API Explanation explain_attend(const KvCache& cache, ConstTensorView q, TensorView out, KvSteps steps,
-                                      const AttendParams& params = {}, const AttendStats& stats = {},
+                                      const AttendParams& params = {}, const AttentionStats& stats = {},
                                       const Execution& execution = {});
 
 }  // namespace rootdk

@@ -13,6 +13,12 @@
 extern "C" {
 #endif
 
+/* Asked a few times a second, on the thread that called, while a model computes. Not 0: the call ends with an error
+ * that says that it was interrupted; so does every later call on the same generation. Null, as at first: never asked.
+ */
+typedef int32_t (*rootdk_interrupt_check)(void);
+ROOTDK_API void rootdk_on_interrupt(rootdk_interrupt_check check);
+
 typedef struct rootdk_model rootdk_model;
 
 /* A folder in the transformers layout, or "builtin": the small model that comes with the project. */
@@ -33,6 +39,7 @@ typedef struct rootdk_model_info {
   int32_t has_tokenizer;
 } rootdk_model_info;
 ROOTDK_API void rootdk_model_info_init(rootdk_model_info* info);
+ROOTDK_API void rootdk_model_info_init_sized(rootdk_model_info* info, size_t struct_size);
 ROOTDK_API rootdk_status rootdk_model_describe(const rootdk_model* model, rootdk_model_info* info);
 
 /* special: with what the tokenizer puts around a text (<s>, [CLS], ...). */
@@ -66,6 +73,7 @@ typedef struct rootdk_generate_params {
   int32_t threads;     /* 0: the default pool */
 } rootdk_generate_params;
 ROOTDK_API void rootdk_generate_params_init(rootdk_generate_params* params);
+ROOTDK_API void rootdk_generate_params_init_sized(rootdk_generate_params* params, size_t struct_size);
 
 /* params may be null: the defaults. An empty prompt becomes the model's first token, where its config names one. */
 ROOTDK_API rootdk_status rootdk_generation_begin(const rootdk_model* model, const int32_t* ids, size_t count,
@@ -89,6 +97,7 @@ typedef struct rootdk_inspect_params {
   int32_t threads;  /* 0: the default pool */
 } rootdk_inspect_params;
 ROOTDK_API void rootdk_inspect_params_init(rootdk_inspect_params* params);
+ROOTDK_API void rootdk_inspect_params_init_sized(rootdk_inspect_params* params, size_t struct_size);
 
 /* params may be null: the defaults. */
 ROOTDK_API rootdk_status rootdk_model_inspect(const rootdk_model* model, const int32_t* ids, size_t count,
@@ -105,6 +114,11 @@ ROOTDK_API rootdk_status rootdk_inspection_map(const rootdk_inspection* inspecti
 ROOTDK_API rootdk_status rootdk_inspection_page(const rootdk_inspection* inspection, const char** html,
                                                 size_t* html_bytes);
 ROOTDK_API void rootdk_inspection_destroy(rootdk_inspection* inspection);
+
+/* As in rootdk/c_api.h: the caller's own size is passed on, so that a newer library never writes past it. */
+#define rootdk_model_info_init(p) rootdk_model_info_init_sized((p), sizeof *(p))
+#define rootdk_generate_params_init(p) rootdk_generate_params_init_sized((p), sizeof *(p))
+#define rootdk_inspect_params_init(p) rootdk_inspect_params_init_sized((p), sizeof *(p))
 
 #ifdef __cplusplus
 }

@@ -1,4 +1,4 @@
-"""rootdk: scaled dot-product attention, exact and fused, that tells what happened inside the softmax.
+"""rootdk: scaled dot-product attention, exact and fused, with statistics of its softmax.
 
     >>> import numpy as np, rootdk
     >>> q = k = v = np.random.default_rng(0).standard_normal((1, 4, 128, 64), dtype=np.float32)
@@ -19,6 +19,7 @@ import types as _types
 from ._abi import version as _version
 from ._attention import Explanation, attention, attention_backward, dropout_keeps, explain, merge_states
 from ._buffer import Buffer
+from ._errors import DeviceError, FileError, UnsupportedError
 from ._inspection import HeadProfile, Inspection, inspect
 from ._kv_cache import KvCache, KvSequence, KvUsage
 from ._models import Generation, Model, Token, load
@@ -44,7 +45,7 @@ __version__: str = _version().decode()
 
 
 def __getattr__(name: str) -> "_types.ModuleType":
-    """rootdk.torch and rootdk.huggingface are there without an import of their own; what they need is imported then."""
+    """rootdk.torch and rootdk.huggingface need no import; their dependencies are imported on first use."""
     if name in ("torch", "huggingface"):
         return _importlib.import_module("." + name, __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -53,7 +54,9 @@ def __getattr__(name: str) -> "_types.ModuleType":
 __all__ = [
     "AttentionResult",
     "Buffer",
+    "DeviceError",
     "Explanation",
+    "FileError",
     "Generation",
     "HeadProfile",
     "HeadSummary",
@@ -64,6 +67,7 @@ __all__ = [
     "Model",
     "RopeParams",
     "Token",
+    "UnsupportedError",
     "add_learned_positions",
     "add_learned_positions_backward",
     "alibi_slopes",

@@ -12,6 +12,7 @@ import weakref
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Tuple, Type
 
+from ._errors import error_of
 from ._structs import (
     MAX_RANK,
     AttendParams,
@@ -52,7 +53,7 @@ TENSOR_SLOTS = 40
 
 
 class Place:
-    """Where a struct lies in every arena, behind the tensors, and how it is written there."""
+    """The offset of a struct in every arena, after the tensors, and how it is written there."""
 
     _end = TENSOR_SLOTS * TENSOR_SIZE
     __slots__ = ("offset", "size", "_pack_into")
@@ -63,7 +64,7 @@ class Place:
         Place._end += pack.size
 
     def write(self, arena: "Arena", *fields: Any) -> int:
-        """Writes the fields behind struct_size, and gives the address of the struct."""
+        """Writes the fields after struct_size and returns the address of the struct."""
         self._pack_into(arena.memory, self.offset, self.size, *fields)
         return arena.base + self.offset
 
@@ -74,7 +75,7 @@ ATTEND_PARAMS, ATTEND_STATS, KV_CONFIG = Place(AttendParams), Place(AttendStats)
 
 
 class Arena:
-    """The memory of one call's structs, at a fixed address: slots for tensors, then one place for each struct."""
+    """The memory of one call's structs, at a fixed address: descriptions of tensors, then the structs."""
 
     __slots__ = ("memory", "base")
 
@@ -139,10 +140,11 @@ last_error = _function("last_error", ctypes.c_char_p, [])
 # Struct arguments are addresses: ints into an arena, 0 for null.
 attention = _status_function("attention", *[_pointer] * 7)
 attention_backward = _status_function("attention_backward", *[_pointer] * 5)
-attention_workspace = _status_function("attention_workspace", *[_pointer] * 7)
-attention_backward_workspace = _status_function("attention_backward_workspace", *[_pointer] * 5)
+attention_workspace = _status_function("attention_workspace_on", *[_pointer] * 8)
+attention_backward_workspace = _status_function("attention_backward_workspace_on", *[_pointer] * 6)
 explain = _function("explain", ctypes.c_char_p, [_pointer] * 7)
 explain_backward = _function("explain_backward", ctypes.c_char_p, [_pointer] * 5)
+execution_init = _function("execution_init", None, [ctypes.POINTER(Execution)])
 attention_params_init = _function("attention_params_init", None, [ctypes.POINTER(AttentionParams)])
 merge_states = _status_function("merge_states", *[_pointer] * 4)
 dropout_keeps = _function("dropout_keeps", _int32, [_double, ctypes.c_uint64] + [ctypes.c_uint32] * 4)
@@ -172,15 +174,13 @@ kv_trim = _status_function("kv_trim", _pointer, _int64, _int64)
 kv_evict = _status_function("kv_evict", _pointer, _int64, _int64, _int64)
 kv_append = _status_function("kv_append", *[_pointer] * 4, _size, _int64, _pointer, _pointer)
 kv_attend = _status_function("kv_attend", *[_pointer] * 4, _size, *[_pointer] * 3)
-kv_attend_workspace = _status_function("kv_attend_workspace", *[_pointer] * 4, _size, *[_pointer] * 3)
-
-_ERRORS: Dict[int, type] = {1: ValueError, 2: MemoryError, 3: RuntimeError}
-
+kv_attend_workspace = _status_function("kv_attend_workspace_on", *[_pointer] * 4, _size, *[_pointer] * 4)
+kv_explain_attend = _function("kv_explain_attend", ctypes.c_char_p, [*[_pointer] * 4, _size, *[_pointer] * 3])
 
 def check(status: int) -> None:
-    """Raises what the library said: ValueError for bad arguments, MemoryError, RuntimeError."""
+    """Raises what the library said, as the exception of its kind (_errors.py)."""
     if status:
-        raise _ERRORS.get(status, RuntimeError)(last_error().decode("utf-8", "replace"))
+        raise error_of(status, last_error().decode("utf-8", "replace"))
 
 
 def own(handle: ctypes.c_void_p, destroy: Callable[[int], None], *needed: Any) -> ctypes.c_void_p:

@@ -4,6 +4,8 @@ import functools
 import threading
 from typing import Any, Callable, Dict, Optional, Tuple
 
+from ._errors import INVALID_ARGUMENT
+
 _KEPT_BYTES = 1 << 20
 
 
@@ -58,8 +60,13 @@ def run_on_stream(
         if kept is None:
             kept = _kept.by_stream[device, stream] = _new_scratch(torch, device, _KEPT_BYTES)
         status = run(stream, kept.data_ptr(), _KEPT_BYTES)
-        if not status or needed is None:
+        # Only a workspace that is too small is worth a second try.
+        if status != INVALID_ARGUMENT or needed is None:
             return status
-    size = _KEPT_BYTES if needed is None else needed()
+        size = needed()
+        if size <= _KEPT_BYTES:
+            return status
+    else:
+        size = _KEPT_BYTES if needed is None else needed()
     scratch = _new_scratch(torch, device, size)  # until the call is launched; the stream then keeps the order
     return run(stream, scratch.data_ptr(), size)

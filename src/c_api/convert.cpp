@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "c_api/defaults.h"
+#include "c_api/struct_version.h"
+
 namespace rootdk::c_api {
 Scale convert_scale(int32_t kind, double value) {
   // A number that would be ignored is a mistake: the init functions leave 1.
@@ -34,112 +37,129 @@ TensorView view(const rootdk_tensor* tensor) {
   return result;
 }
 
-AttentionParams convert(const rootdk_attention_params* params) {
-  if (!params) return {};
-  require_size(params, "rootdk_attention_params");
-  return {.score = static_cast<Score>(params->score),
-          .scale = convert_scale(params->scale_kind, params->scale),
-          .temperature = params->temperature,
-          .softcap = params->softcap,
-          .causal = params->causal != 0,
-          .window_left = params->window_left,
-          .window_right = params->window_right,
-          .kv_lengths = view(params->kv_lengths),
-          .mask = view(params->mask),
-          .block_mask = view(params->block_mask),
-          .block_q = params->block_q,
-          .block_kv = params->block_kv,
-          .q_starts = view(params->q_starts),
-          .kv_starts = view(params->kv_starts),
-          .max_q_len = params->max_q_len,
-          .max_kv_len = params->max_kv_len,
-          .bias = view(params->bias),
-          .relative_table = view(params->relative_table),
-          .relative_zero = params->relative_zero,
-          .alibi_slopes = view(params->alibi_slopes),
-          .sinks = view(params->sinks),
-          .additive_v = view(params->additive_v),
-          .dropout = params->dropout,
-          .seed = params->seed};
+rootdk_tensor c_tensor(const ConstTensorView& view) {
+  rootdk_tensor result{};
+  result.data = const_cast<void*>(view.data);
+  result.dtype = static_cast<int32_t>(view.dtype);
+  result.device_kind = static_cast<int32_t>(view.device.kind);
+  result.device_index = view.device.index;
+  result.rank = view.rank;
+  std::copy_n(view.shape.begin(), view.rank, result.shape);
+  std::copy_n(view.strides.begin(), view.rank, result.strides);
+  return result;
+}
+
+AttentionParams convert(const rootdk_attention_params* params, const rootdk_attention_stats* stats) {
+  AttentionParams result;
+  if (params) {
+    const auto p = read_struct(params, defaults<rootdk_attention_params>(), "rootdk_attention_params");
+    result = {.score = static_cast<Score>(p.score),
+              .logits = {.scale = convert_scale(p.scale_kind, p.scale),
+                         .temperature = p.temperature,
+                         .softcap = p.softcap,
+                         .relative_table = view(p.relative_table),
+                         .relative_zero = p.relative_zero,
+                         .alibi_slopes = view(p.alibi_slopes),
+                         .sinks = view(p.sinks)},
+              .causal = p.causal != 0,
+              .window_left = p.window_left,
+              .window_right = p.window_right,
+              .kv_lengths = view(p.kv_lengths),
+              .mask = view(p.mask),
+              .block_mask = view(p.block_mask),
+              .block_q = p.block_q,
+              .block_kv = p.block_kv,
+              .q_starts = view(p.q_starts),
+              .kv_starts = view(p.kv_starts),
+              .max_q_len = p.max_q_len,
+              .max_kv_len = p.max_kv_len,
+              .bias = view(p.bias),
+              .additive_v = view(p.additive_v),
+              .dropout = p.dropout,
+              .seed = p.seed};
+  }
+  if (stats) {
+    const auto s = read_struct(stats, defaults<rootdk_attention_stats>(), "rootdk_attention_stats");
+    result.stats = {.weight_rows = view(s.weight_rows), .stride = s.stride};
+  }
+  return result;
 }
 
 AttentionStats convert(const rootdk_attention_stats* stats) {
   if (!stats) return {};
-  require_size(stats, "rootdk_attention_stats");
-  return {.lse = view(stats->lse),
-          .max_logit = view(stats->max_logit),
-          .max_weight = view(stats->max_weight),
-          .entropy = view(stats->entropy),
-          .sum_p2 = view(stats->sum_p2),
-          .column_mass = view(stats->column_mass),
-          .pooled_map = view(stats->pooled_map),
-          .weights = view(stats->weights),
-          .weight_rows = view(stats->weight_rows),
-          .stride = stats->stride};
+  const auto s = read_struct(stats, defaults<rootdk_attention_stats>(), "rootdk_attention_stats");
+  return {.lse = view(s.lse),
+          .max_logit = view(s.max_logit),
+          .max_weight = view(s.max_weight),
+          .entropy = view(s.entropy),
+          .sum_p2 = view(s.sum_p2),
+          .column_mass = view(s.column_mass),
+          .pooled_map = view(s.pooled_map),
+          .weights = view(s.weights)};
 }
 
 AttentionSaved convert(const rootdk_attention_saved* saved) {
   require(saved != nullptr, "c_api: saved is null");
-  require_size(saved, "rootdk_attention_saved");
-  return {.q = view(saved->q),
-          .k = view(saved->k),
-          .v = view(saved->v),
-          .out = view(saved->out),
-          .lse = view(saved->lse),
-          .entropy = view(saved->entropy)};
+  const auto s = read_struct(saved, defaults<rootdk_attention_saved>(), "rootdk_attention_saved");
+  return {.q = view(s.q),
+          .k = view(s.k),
+          .v = view(s.v),
+          .out = view(s.out),
+          .lse = view(s.lse),
+          .entropy = view(s.entropy)};
 }
 
 AttentionUpstream convert(const rootdk_attention_upstream* upstream) {
   require(upstream != nullptr, "c_api: upstream is null");
-  require_size(upstream, "rootdk_attention_upstream");
-  return {.out = view(upstream->out), .lse = view(upstream->lse), .entropy = view(upstream->entropy)};
+  const auto u = read_struct(upstream, defaults<rootdk_attention_upstream>(), "rootdk_attention_upstream");
+  return {.out = view(u.out), .lse = view(u.lse), .entropy = view(u.entropy)};
 }
 
 AttentionGradients convert(const rootdk_attention_gradients* gradients) {
   require(gradients != nullptr, "c_api: gradients is null");
-  require_size(gradients, "rootdk_attention_gradients");
-  return {.q = view(gradients->q),
-          .k = view(gradients->k),
-          .v = view(gradients->v),
-          .bias = view(gradients->bias),
-          .relative_table = view(gradients->relative_table),
-          .alibi_slopes = view(gradients->alibi_slopes),
-          .sinks = view(gradients->sinks),
-          .additive_v = view(gradients->additive_v),
-          .column_mass = view(gradients->column_mass)};
+  const auto g = read_struct(gradients, defaults<rootdk_attention_gradients>(), "rootdk_attention_gradients");
+  return {.q = view(g.q),
+          .k = view(g.k),
+          .v = view(g.v),
+          .bias = view(g.bias),
+          .relative_table = view(g.relative_table),
+          .alibi_slopes = view(g.alibi_slopes),
+          .sinks = view(g.sinks),
+          .additive_v = view(g.additive_v),
+          .column_mass = view(g.column_mass)};
 }
 
 RopeParams convert(const rootdk_rope_params* params) {
   if (!params) return {};
-  require_size(params, "rootdk_rope_params");
-  return {.layout = static_cast<RopeLayout>(params->layout),
-          .rotary_dim = params->rotary_dim,
-          .base = params->base,
-          .scaling = static_cast<RopeScaling>(params->scaling),
-          .factor = params->factor,
-          .original_max_position = params->original_max_position,
-          .beta_fast = params->beta_fast,
-          .beta_slow = params->beta_slow,
-          .truncate = params->truncate != 0,
-          .attention_factor = params->attention_factor,
-          .low_freq_factor = params->low_freq_factor,
-          .high_freq_factor = params->high_freq_factor,
-          .offset = params->offset};
+  const auto p = read_struct(params, defaults<rootdk_rope_params>(), "rootdk_rope_params");
+  return {.layout = static_cast<RopeLayout>(p.layout),
+          .rotary_dim = p.rotary_dim,
+          .base = p.base,
+          .scaling = static_cast<RopeScaling>(p.scaling),
+          .factor = p.factor,
+          .original_max_position = p.original_max_position,
+          .beta_fast = p.beta_fast,
+          .beta_slow = p.beta_slow,
+          .truncate = p.truncate != 0,
+          .attention_factor = p.attention_factor,
+          .low_freq_factor = p.low_freq_factor,
+          .high_freq_factor = p.high_freq_factor,
+          .offset = p.offset};
 }
 
-ConvertedExecution::ConvertedExecution(const rootdk_execution* execution) : caller_(execution) {
-  if (!execution) return;
-  require_size(execution, "rootdk_execution");
-  require(execution->threads >= 0, "c_api: threads ", execution->threads, " is negative");
-  execution_ = {.target = execution->target ? execution->target : "",
-                .workspace_limit = execution->workspace_limit,
-                .stream = execution->stream,
-                .workspace = execution->workspace,
-                .workspace_bytes = execution->workspace_bytes};
-  if (execution->parallel_for) {
-    execution_.executor = &caller_;
-  } else if (execution->threads > 0) {
-    execution_.executor = &shared_executor(execution->threads);
+ConvertedExecution::ConvertedExecution(const rootdk_execution* execution)
+    : given_(execution ? read_struct(execution, defaults<rootdk_execution>(), "rootdk_execution")
+                       : defaults<rootdk_execution>()),
+      caller_(given_) {
+  require(given_.threads >= 0, "c_api: threads ", given_.threads, " is negative");
+  execution_ = {
+      .target = given_.target ? given_.target : "",
+      .cpu = {.executor = nullptr, .workspace_limit = given_.workspace_limit},
+      .cuda = {.stream = given_.stream, .workspace = given_.workspace, .workspace_bytes = given_.workspace_bytes}};
+  if (given_.parallel_for) {
+    execution_.cpu.executor = &caller_;
+  } else if (given_.threads > 0) {
+    execution_.cpu.executor = &shared_executor(given_.threads);
   }
 }
 

@@ -9,20 +9,6 @@
 
 namespace rootdk::c_api {
 
-// All zero, but for its size: what the *_init functions begin with.
-template <class Struct>
-void clear(Struct* value) {
-  *value = Struct{};
-  value->struct_size = sizeof *value;
-}
-
-// A struct of another size comes from a caller that was built against another version.
-template <class Struct>
-void require_size(const Struct* value, const char* name) {
-  require(value->struct_size == sizeof(Struct), "c_api: ", name, " has struct_size ", value->struct_size, ", expected ",
-          sizeof(Struct), " (was it initialised with ", name, "_init?)");
-}
-
 // What a pointer to a result points to.
 template <class T>
 T& result(T* pointer, const char* name) {
@@ -31,9 +17,11 @@ T& result(T* pointer, const char* name) {
 }
 
 TensorView view(const rootdk_tensor* tensor);
+rootdk_tensor c_tensor(const ConstTensorView& view);
 Scale convert_scale(int32_t kind, double value);
-AttentionParams convert(const rootdk_attention_params* params);
 AttentionStats convert(const rootdk_attention_stats* stats);
+// In C the request for statistics travels with them.
+AttentionParams convert(const rootdk_attention_params* params, const rootdk_attention_stats* stats = nullptr);
 AttentionSaved convert(const rootdk_attention_saved* saved);
 AttentionUpstream convert(const rootdk_attention_upstream* upstream);
 AttentionGradients convert(const rootdk_attention_gradients* gradients);
@@ -50,16 +38,17 @@ class ConvertedExecution {
  private:
   class CallerExecutor final : public Executor {
    public:
-    explicit CallerExecutor(const rootdk_execution* execution) : execution_(execution) {}
-    int threads() const override { return execution_->parallel_threads > 0 ? execution_->parallel_threads : 1; }
+    explicit CallerExecutor(const rootdk_execution& execution) : execution_(execution) {}
+    int threads() const override { return execution_.parallel_threads > 0 ? execution_.parallel_threads : 1; }
     void run(std::int64_t count, Task task, void* context) override {
-      execution_->parallel_for(execution_->parallel_user, count, task, context);
+      execution_.parallel_for(execution_.parallel_user, count, task, context);
     }
 
    private:
-    const rootdk_execution* execution_;
+    const rootdk_execution& execution_;
   };
 
+  rootdk_execution given_;
   CallerExecutor caller_;
   Execution execution_;
 };

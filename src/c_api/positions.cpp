@@ -14,18 +14,6 @@ rootdk::T5BucketParams t5(int32_t bidirectional, int64_t buckets, int64_t max_di
 
 }  // namespace
 
-void rootdk_rope_params_init(rootdk_rope_params* params) {
-  const rootdk::RopeParams defaults;
-  clear(params);
-  params->base = defaults.base;
-  params->factor = defaults.factor;
-  params->beta_fast = defaults.beta_fast;
-  params->beta_slow = defaults.beta_slow;
-  params->truncate = defaults.truncate;
-  params->low_freq_factor = defaults.low_freq_factor;
-  params->high_freq_factor = defaults.high_freq_factor;
-}
-
 rootdk_status rootdk_rope(const rootdk_tensor* x, const rootdk_tensor* out, const rootdk_rope_params* params,
                           const rootdk_tensor* positions) {
   return guarded([&] { rootdk::rope(view(x), view(out), convert(params), view(positions)); });

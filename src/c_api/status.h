@@ -10,6 +10,18 @@
 
 namespace rootdk::c_api {
 
+constexpr rootdk_status status_of(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::invalid_argument: return ROOTDK_INVALID_ARGUMENT;
+    case ErrorKind::unsupported: return ROOTDK_UNSUPPORTED;
+    case ErrorKind::out_of_memory: return ROOTDK_OUT_OF_MEMORY;
+    case ErrorKind::device: return ROOTDK_DEVICE_ERROR;
+    case ErrorKind::file: return ROOTDK_FILE_ERROR;
+    case ErrorKind::internal: return ROOTDK_INTERNAL_ERROR;
+  }
+  return ROOTDK_INTERNAL_ERROR;
+}
+
 template <class Body>
 rootdk_status guarded(Body&& body) noexcept {
   try {
@@ -17,7 +29,7 @@ rootdk_status guarded(Body&& body) noexcept {
     return ROOTDK_OK;
   } catch (const Error& error) {
     rootdk_set_last_error(error.what());
-    return ROOTDK_INVALID_ARGUMENT;
+    return status_of(error.kind());
   } catch (const std::bad_alloc& error) {
     rootdk_set_last_error(message_of(error));
     return ROOTDK_OUT_OF_MEMORY;

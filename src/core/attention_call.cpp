@@ -5,7 +5,7 @@
 #include <string>
 
 #include "core/check.h"
-#include "core/logit_numbers.h"
+#include "core/logit_check.h"
 #include "core/strided.h"
 #include "core/view_check.h"
 
@@ -74,7 +74,7 @@ class Validator {
   }
 
   double logit_scale(const AttentionShape& s, const AttentionParams& p) const {
-    return checked_logit_scale(operation_, {p.scale, p.temperature, p.softcap}, s.head_dim, dtype_);
+    return checked_logit_scale(operation_, p.logits, s.head_dim, dtype_);
   }
 
   void params(const AttentionShape& s, const AttentionParams& p) const {
@@ -85,14 +85,7 @@ class Validator {
     if (p.bias.defined()) {
       input("bias", p.bias, {small_, dtype_}, {s.batch, s.heads, s.q_len, s.kv_len});
     }
-    if (p.relative_table.defined()) {
-      const std::int64_t entries = p.relative_table.rank == 2 ? p.relative_table.size(1) : 0;
-      input("relative_table", p.relative_table, {small_}, {s.heads, entries});
-      require(p.relative_zero >= 0 && p.relative_zero < entries, operation_, ": relative_zero ", p.relative_zero,
-              " is not an entry of relative_table, which has ", entries);
-    }
-    if (p.alibi_slopes.defined()) exact("alibi_slopes", p.alibi_slopes, small_, {s.heads});
-    if (p.sinks.defined()) exact("sinks", p.sinks, small_, {s.heads});
+    check_logit_tensors({operation_, small_, device_, "q"}, p.logits, s.heads);
     if (p.score == Score::additive) {
       require(p.additive_v.defined(), operation_, ": the additive score needs additive_v [heads, head_dim]");
     }
@@ -214,7 +207,8 @@ class Validator {
 
 // Row statistics are indexed like q, column statistics like k: for packed sequences by the tensors' own sizes.
 void check_stats(const Validator& check, const ConstTensorView& q, const ConstTensorView& k,
-                 const AttentionStats& stats) {
+                 const StatsRequest& request, const AttentionStats& stats) {
+  require(request.stride >= 1, check.operation(), ": stats.stride ", request.stride, " must be at least 1");
   const std::int64_t batch = q.size(0), heads = q.size(1), q_len = q.size(2), kv_len = k.size(2);
   const DType type = check.small();
   check.output("stats.lse", stats.lse, type, {batch, heads, q_len});
@@ -223,7 +217,6 @@ void check_stats(const Validator& check, const ConstTensorView& q, const ConstTe
   check.output("stats.entropy", stats.entropy, type, {batch, heads, q_len});
   check.output("stats.sum_p2", stats.sum_p2, type, {batch, heads, q_len});
   check.output("stats.column_mass", stats.column_mass, type, {batch, heads, kv_len});
-  require(stats.stride >= 1, check.operation(), ": stats.stride ", stats.stride, " must be at least 1");
 }
 
 void check_pooled_map(const Validator& check, const AttentionShape& s, const AttentionStats& stats) {
@@ -239,17 +232,17 @@ void check_pooled_map(const Validator& check, const AttentionShape& s, const Att
 }
 
 void check_weights(const Validator& check, const ConstTensorView& q, const ConstTensorView& k,
-                   const AttentionStats& stats) {
+                   const StatsRequest& request, const AttentionStats& stats) {
   if (!stats.weights.defined()) {
-    require(!stats.weight_rows.defined(), check.operation(), ": stats.weight_rows is given but stats.weights is not");
+    require(!request.weight_rows.defined(), check.operation(), ": stats.weight_rows is given but stats.weights is not");
     return;
   }
   std::int64_t rows = q.size(2);
-  if (stats.weight_rows.defined()) {
-    rows = stats.weight_rows.rank == 1 ? stats.weight_rows.size(0) : 0;
-    check.exact("stats.weight_rows", stats.weight_rows, DType::i32, {rows});
+  if (request.weight_rows.defined()) {
+    rows = request.weight_rows.rank == 1 ? request.weight_rows.size(0) : 0;
+    check.exact("stats.weight_rows", request.weight_rows, DType::i32, {rows});
     if (check.on_cpu()) {
-      const auto row = read<std::int32_t, 1>(stats.weight_rows);
+      const auto row = read<std::int32_t, 1>(request.weight_rows);
       for (std::int64_t r = 0; r < rows; ++r) {
         require(row(r) >= 0 && row(r) < q.size(2), check.operation(), ": stats.weight_rows[", r, "] is ", row(r),
                 ", not a row of ", q.size(2));
@@ -306,9 +299,9 @@ ForwardCall make_forward_call(ConstTensorView q, ConstTensorView k, ConstTensorV
   require_apart(check.operation(), "out", out, "k", k);
   require_apart(check.operation(), "out", out, "v", v);
   check.params(shape, params);
-  check_stats(check, q, k, stats);
+  check_stats(check, q, k, params.stats, stats);
   check_pooled_map(check, shape, stats);
-  check_weights(check, q, k, stats);
+  check_weights(check, q, k, params.stats, stats);
   return {.q = q,
           .k = k,
           .v = v,
@@ -345,9 +338,9 @@ BackwardCall make_backward_call(const AttentionSaved& saved, const AttentionUpst
   check_data_gradient(check, "k", gradients.k, saved.k, saved, upstream);
   check_data_gradient(check, "v", gradients.v, saved.v, saved, upstream);
   check_gradient(check, "bias", gradients.bias, params.bias);
-  check_gradient(check, "relative_table", gradients.relative_table, params.relative_table);
-  check_gradient(check, "alibi_slopes", gradients.alibi_slopes, params.alibi_slopes);
-  check_gradient(check, "sinks", gradients.sinks, params.sinks);
+  check_gradient(check, "relative_table", gradients.relative_table, params.logits.relative_table);
+  check_gradient(check, "alibi_slopes", gradients.alibi_slopes, params.logits.alibi_slopes);
+  check_gradient(check, "sinks", gradients.sinks, params.logits.sinks);
   check_gradient(check, "additive_v", gradients.additive_v, params.additive_v);
   check.output("gradients.column_mass", gradients.column_mass, check.small(), {batch, heads, saved.k.size(2)});
   return {.saved = saved,
@@ -376,15 +369,15 @@ SequenceSpan sequence_span(const AttentionShape& shape, const AttentionParams& p
   return span;
 }
 
-KeyRange key_range(const SequenceSpan& span, const AttentionParams& params, std::int64_t i) {
+KeyRange key_range(const SequenceSpan& span, const KeyWindow& window, std::int64_t i) {
   const std::int64_t position = span.position(i);
   KeyRange range{.begin = 0, .end = span.kv_visible};
-  if (params.causal) range.end = std::min(range.end, position + 1);
+  if (window.causal) range.end = std::min(range.end, position + 1);
   // A window reaches past the ends of a sequence: compare differences, which cannot overflow.
-  if (params.window_right >= 0 && params.window_right < span.kv_len - position) {
-    range.end = std::min(range.end, position + params.window_right + 1);
+  if (window.right >= 0 && window.right < span.kv_len - position) {
+    range.end = std::min(range.end, position + window.right + 1);
   }
-  if (params.window_left >= 0 && params.window_left < position) range.begin = position - params.window_left;
+  if (window.left >= 0 && window.left < position) range.begin = position - window.left;
   range.end = std::max(range.end, range.begin);
   return range;
 }

@@ -43,10 +43,24 @@ struct BackwardCall {
   DropoutRule dropout;
 };
 
+// The keys that causal and the window leave to a query: those from position - left to position + right, and none after
+// the position where causal.
+struct KeyWindow {
+  bool causal = false;
+  std::int64_t left = -1, right = -1;  // -1: no limit
+};
+inline KeyWindow window_of(const AttentionParams& params) {
+  return {.causal = params.causal, .left = params.window_left, .right = params.window_right};
+}
+
+inline Executor& executor_of(const Execution& execution) {
+  return execution.cpu.executor ? *execution.cpu.executor : default_executor();
+}
+
 inline Device device_of(const ForwardCall& call) { return call.q.device; }
 inline Device device_of(const BackwardCall& call) { return call.saved.q.device; }
 
-// How many blocks of block_mask lie over a length. A block may be as large as 64 bits hold.
+// How many blocks of block_mask cover a length. A block may be as large as 64 bits hold.
 constexpr std::int64_t blocks_over(std::int64_t length, std::int64_t block) {
   return length / block + (length % block != 0);
 }
@@ -69,7 +83,7 @@ SequenceSpan sequence_span(const AttentionShape& shape, const AttentionParams& p
 struct KeyRange {
   std::int64_t begin = 0, end = 0;
 };
-KeyRange key_range(const SequenceSpan& span, const AttentionParams& params, std::int64_t i);
+KeyRange key_range(const SequenceSpan& span, const KeyWindow& window, std::int64_t i);
 
 // Validate the arguments (throwing rootdk::Error) and resolve them into a call.
 ForwardCall make_forward_call(ConstTensorView q, ConstTensorView k, ConstTensorView v, TensorView out,

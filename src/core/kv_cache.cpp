@@ -111,6 +111,16 @@ void take_memory(const KvCacheConfig& c, HostMemory& memory, KvStorage& storage)
   }
 }
 
+// The pages of every layer, into a storage with more of them.
+void copy_layers(const TensorView& from, const TensorView& to) {
+  if (!from.defined()) return;
+  const auto unit = static_cast<std::int64_t>(size_of(from.dtype));
+  for (std::int64_t layer = 0; layer < from.size(0); ++layer) {
+    std::memcpy(to.as<std::byte>() + layer * to.stride(0) * unit, from.as<std::byte>() + layer * from.stride(0) * unit,
+                static_cast<std::size_t>(from.stride(0) * unit));
+  }
+}
+
 }  // namespace
 
 HostMemory::HostMemory(std::size_t bytes) {
@@ -219,6 +229,33 @@ KvCacheUsage KvCache::usage() const {
           .bytes = bytes(s.storage.k) + bytes(s.storage.v) + bytes(s.storage.k_scales) + bytes(s.storage.v_scales)};
 }
 
+void KvCache::grow(std::int64_t pages) {
+  KvCacheState& s = *state_;
+  require(s.config.layout == KvLayout::paged && s.memory.data(),
+          "grow: the cache is contiguous, or its memory is the caller's");
+  const std::int64_t before = s.config.pages;
+  if (pages <= before) return;
+  KvCacheConfig larger = s.config;
+  larger.pages = pages;
+  check_sizes(larger);
+  HostMemory memory;
+  KvStorage storage;
+  take_memory(larger, memory, storage);
+  // Fresh pages are taken last, the lowest of them first.
+  std::vector<std::int32_t> fresh(static_cast<std::size_t>(pages - before));
+  std::iota(fresh.rbegin(), fresh.rend(), static_cast<std::int32_t>(before));
+  s.free_pages.reserve(static_cast<std::size_t>(pages));  // every page may be free at once: release() cannot fail
+  s.references.resize(static_cast<std::size_t>(pages), 0);
+  s.free_pages.insert(s.free_pages.begin(), fresh.begin(), fresh.end());
+  copy_layers(s.storage.k, storage.k);
+  copy_layers(s.storage.v, storage.v);
+  copy_layers(s.storage.k_scales, storage.k_scales);
+  copy_layers(s.storage.v_scales, storage.v_scales);
+  s.config.pages = pages;
+  s.storage = storage;
+  s.memory = std::move(memory);
+}
+
 SequenceId KvCache::open() { return state_->open(); }
 
 SequenceId KvCache::fork(SequenceId parent, std::int64_t length) {
@@ -275,12 +312,17 @@ void KvCache::evict(SequenceId id, std::int64_t keep_first, std::int64_t keep_la
           " must not be negative");
   const std::int64_t length = sequence.shortest();
   std::int64_t begin = keep_first, end = length - std::min(keep_last, length);
-  const bool has_gap = sequence.gap_begin < sequence.gap_end;
-  require(!has_gap || keep_first <= sequence.gap_end, "evict: keep_first ", keep_first,
-          " is beyond the evicted positions ", sequence.gap_begin, " to ", sequence.gap_end, " of sequence ",
-          number(id), ": there is one gap a sequence");
-  if (has_gap) begin = std::min(begin, sequence.gap_begin), end = std::max(end, sequence.gap_end);
-  if (begin >= end) return;
+  if (begin >= end) return;  // everything is to be kept
+  if (sequence.gap_begin < sequence.gap_end) {
+    // Kernels skip one gap a sequence: a second one that does not touch it would lose the tokens between the two.
+    const std::int64_t lost_begin = std::min(end, sequence.gap_end), lost_end = std::max(begin, sequence.gap_begin);
+    require(lost_begin >= lost_end, "evict: keep_first ", keep_first, " and keep_last ", keep_last, " of ", length,
+            " tokens evict the positions ", begin, " to ", end, ", apart from those evicted before, ",
+            sequence.gap_begin, " to ", sequence.gap_end, " of sequence ", number(id),
+            ": there is one gap a sequence, and the tokens ", lost_begin, " to ", lost_end, " would be lost");
+    begin = std::min(begin, sequence.gap_begin);
+    end = std::max(end, sequence.gap_end);
+  }
   sequence.gap_begin = begin;
   sequence.gap_end = end;
   const std::int64_t size = s.config.page_size;

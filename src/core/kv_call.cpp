@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "core/check.h"
-#include "core/logit_numbers.h"
+#include "core/logit_check.h"
 #include "core/view_check.h"
 
 namespace rootdk {
@@ -74,32 +74,14 @@ void check_window(const AttendParams& p) {
   require(p.window_keeps_first >= 0, "attend: window_keeps_first ", p.window_keeps_first, " must not be negative");
 }
 
-void check_small(std::string_view name, const ConstTensorView& view, DType dtype, Device device,
-                 std::initializer_list<std::int64_t> shape) {
-  if (!view.defined()) return;
-  const NamedView tensor{"attend", name, view};
-  require_dtype(tensor, {dtype});
-  require_broadcastable(tensor, shape);
-  require_device(tensor, device, "the cache");
-  require_addressable(tensor);
-}
-
-void check_params(const AttendParams& p, DType small, Device device, std::int64_t heads) {
-  check_window(p);
-  if (p.relative_table.defined()) {
-    const std::int64_t entries = p.relative_table.rank == 2 ? p.relative_table.size(1) : 0;
-    check_small("relative_table", p.relative_table, small, device, {heads, entries});
-    require(p.relative_zero >= 0 && p.relative_zero < entries, "attend: relative_zero ", p.relative_zero,
-            " is not an entry of relative_table, which has ", entries);
-  }
-  for (const auto& [name, view] : {std::pair{"alibi_slopes", p.alibi_slopes}, std::pair{"sinks", p.sinks}}) {
+void check_stats(const AttentionStats& stats, DType small, Device device, std::int64_t heads, std::int64_t tokens) {
+  for (const auto& [name, view] :
+       {std::pair{"stats.column_mass", stats.column_mass}, std::pair{"stats.pooled_map", stats.pooled_map},
+        std::pair{"stats.weights", stats.weights}}) {
     if (!view.defined()) continue;
-    check_small(name, view, small, device, {heads});
-    require_shape({"attend", name, view}, {heads});
+    fail(ErrorKind::unsupported, "attend: ", name,
+         " is not available over a cache; lse, max_logit, max_weight, entropy and sum_p2 are");
   }
-}
-
-void check_stats(const AttendStats& stats, DType small, Device device, std::int64_t heads, std::int64_t tokens) {
   for (const auto& [name, view] :
        {std::pair{"stats.lse", stats.lse}, std::pair{"stats.max_logit", stats.max_logit},
         std::pair{"stats.max_weight", stats.max_weight}, std::pair{"stats.entropy", stats.entropy},
@@ -216,7 +198,7 @@ void commit_append_call(KvCacheState& cache, std::span<const KvStep> steps, Appe
 }
 
 AttendCall make_attend_call(const KvCacheState& cache, ConstTensorView q, TensorView out, std::span<const KvStep> steps,
-                            const AttendParams& params, const AttendStats& stats, const Execution& execution) {
+                            const AttendParams& params, const AttentionStats& stats, const Execution& execution) {
   const KvCacheConfig& c = cache.config;
   cache.require_layer("attend", params.layer);
   check_rows({"attend", "q", q}, c);
@@ -230,9 +212,9 @@ AttendCall make_attend_call(const KvCacheState& cache, ConstTensorView q, Tensor
   require_no_overlap({"attend", "out", out});
   require_apart("attend", "out", out, "q", q);
   const DType small = q.dtype == DType::f64 ? DType::f64 : DType::f32;
-  const double logit_scale =
-      checked_logit_scale("attend", {params.scale, params.temperature, params.softcap}, c.head_dim, q.dtype);
-  check_params(params, small, c.device, heads);
+  const double logit_scale = checked_logit_scale("attend", params.logits, c.head_dim, q.dtype);
+  check_window(params);
+  check_logit_tensors({"attend", small, c.device, "the cache"}, params.logits, heads);
   check_stats(stats, small, c.device, heads, tokens);
   check_row_count("attend", steps, tokens);
   AttendCall call{.q = q,

@@ -38,7 +38,7 @@ struct KvShape {
   std::int64_t group() const { return heads / kv_heads; }  // query heads that share a key head
 };
 
-// One sequence of a call: rows [row, row + tokens) stand at position, position + 1, ...
+// One sequence of a call: rows [row, row + tokens) have the positions position, position + 1, ...
 struct KvSpan {
   std::int64_t row = 0, tokens = 0, position = 0;
   const std::int32_t* pages = nullptr;      // logical page -> page; kEvictedPage in the gap. On the host.
@@ -67,7 +67,7 @@ struct AttendCall {
   // One layer: k [pages, kv_heads, page_size, head_dim], v likewise, scales [pages, kv_heads, page_size].
   ConstTensorView k = {}, v = {}, k_scales = {}, v_scales = {};
   AttendParams params = {};
-  AttendStats stats = {};
+  AttentionStats stats = {};  // of rows alone
   Rotation rotation = {};
   Execution execution = {};
   KvShape shape = {};
@@ -77,8 +77,8 @@ struct AttendCall {
 
 inline Device device_of(const AttendCall& call) { return call.q.device; }
 
-// The keys that a query at `position` reads are [0, position] without two gaps, which may be empty: what was evicted,
-// and what the window hides.
+// A query at `position` attends to the keys [0, position] without two gaps, which may be empty: what was evicted, and
+// what the window hides.
 struct KeyGaps {
   KeyRange evicted = {}, hidden = {};
 
@@ -89,12 +89,12 @@ struct KeyGaps {
 KeyGaps key_gaps(const KvSpan& span, const AttendParams& params, std::int64_t position);
 
 // Validate the arguments (throwing rootdk::Error) and resolve them into a call. An append call has neither copies nor
-// page tables yet: commit_append_call changes the cache's books and fills them in.
+// page tables yet: commit_append_call changes the cache's metadata and fills them in.
 AppendCall make_append_call(KvCacheState& cache, ConstTensorView k, ConstTensorView v, std::span<const KvStep> steps,
                             const AppendParams& params, const Execution& execution);
 void commit_append_call(KvCacheState& cache, std::span<const KvStep> steps, AppendCall& call);
 AttendCall make_attend_call(const KvCacheState& cache, ConstTensorView q, TensorView out, std::span<const KvStep> steps,
-                            const AttendParams& params, const AttendStats& stats, const Execution& execution);
+                            const AttendParams& params, const AttentionStats& stats, const Execution& execution);
 
 using AppendImplementation = Implementation<AppendCall>;
 using AttendImplementation = Implementation<AttendCall>;

@@ -5,13 +5,16 @@
 #include <string_view>
 
 #include "cpu/decode_table.h"
+#include "cpu/linear_table.h"
 
 namespace rootdk::cpu {
 
-// A target of this build that decodes, under the name that attention uses for it.
+// A target of this build for what runs beside attention: decoding over a cache, products with stored weights. Its name
+// is the one that attention uses.
 struct DecodeTarget {
   std::string_view name;
   const DecodeTable& (*kernels)() = nullptr;
+  const LinearTable& (*linear)() = nullptr;
   std::string (*missing)() = nullptr;  // what the processor lacks, as a sentence; empty: nothing
 };
 

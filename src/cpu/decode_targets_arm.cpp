@@ -3,7 +3,8 @@
 namespace rootdk::cpu {
 namespace {
 
-constexpr DecodeTarget kTargets[] = {{.name = "neon", .kernels = neon_decode, .missing = [] { return std::string(); }}};
+constexpr DecodeTarget kTargets[] = {
+    {.name = "neon", .kernels = neon_decode, .linear = neon_linear, .missing = [] { return std::string(); }}};
 
 }  // namespace
 

@@ -14,15 +14,24 @@ bool has_pairs() { return processor().avx512bf16 && processor().avx512vnni; }
 constexpr DecodeTarget kTargets[] = {
     {.name = "avx512bf16",
      .kernels = avx512bf16_decode,
+     .linear = avx512_linear,
      .missing = [] { return without(has_pairs(), "avx512_bf16 with avx512_vnni"); }},
     {.name = "amx",
      .kernels = avx512bf16_decode,
+     .linear = avx512_linear,
      .missing = [] { return without(processor().amx && has_pairs(), "amx_bf16"); }},
-    {.name = "avx512", .kernels = avx512_decode, .missing = [] { return without(processor().avx512, "avx512"); }},
+    {.name = "avx512",
+     .kernels = avx512_decode,
+     .linear = avx512_linear,
+     .missing = [] { return without(processor().avx512, "avx512"); }},
     {.name = "avx2",
      .kernels = avx2_decode,
+     .linear = avx2_linear,
      .missing = [] { return without(processor().avx2, "avx2 with fma and f16c"); }},
-    {.name = "baseline", .kernels = baseline_decode, .missing = [] { return std::string(); }},
+    {.name = "baseline",
+     .kernels = baseline_decode,
+     .linear = baseline_linear,
+     .missing = [] { return std::string(); }},
 };
 
 }  // namespace

@@ -12,6 +12,9 @@ ElementKind element_kind(DType dtype);
 // Bias, masks and tables with their broadcast strides, ready to be pointed into. Made once a call.
 class QueryRows {
  public:
+  // Scores that are dot products, with what LogitParams adds to them.
+  QueryRows(const AttentionShape& shape, const LogitParams& logits, double logit_scale, const KeyWindow& window);
+  // The same with everything else that attention() has: other scores, masks, bias and dropout.
   QueryRows(const AttentionShape& shape, const AttentionParams& params, double logit_scale, const DropoutRule& dropout);
 
   const ScoreRule& rule() const { return rule_; }
@@ -24,9 +27,13 @@ class QueryRows {
   double sink(std::int64_t head) const;
 
  private:
-  AttentionShape shape_;
-  const AttentionParams& params_;
-  ConstTensorView bias_, mask_, block_mask_, relative_;
+  // Whether scores go through more than a positive factor.
+  bool transforms() const;
+
+  KeyWindow window_;
+  ConstTensorView alibi_slopes_, sinks_, relative_;
+  ConstTensorView bias_, mask_, block_mask_, additive_v_;
+  std::int64_t block_q_ = 0;
   ScoreRule rule_;
 };
 

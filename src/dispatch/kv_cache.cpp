@@ -26,7 +26,7 @@ std::vector<AttendImplementation> implementations<AttendCall>() {
 void append(KvCache& cache, ConstTensorView k, ConstTensorView v, KvSteps steps, const AppendParams& params,
             const Execution& execution) {
   AppendCall call = make_append_call(cache.state(), k, v, steps, params, execution);
-  const AppendImplementation& chosen = dispatch::choose("append", call, {});
+  const Answer<AppendCall> chosen = dispatch::choose("append", call, {});
   commit_append_call(cache.state(), steps, call);
   try {
     chosen.run(call);
@@ -37,19 +37,19 @@ void append(KvCache& cache, ConstTensorView k, ConstTensorView v, KvSteps steps,
 }
 
 void attend(const KvCache& cache, ConstTensorView q, TensorView out, KvSteps steps, const AttendParams& params,
-            const AttendStats& stats, const Execution& execution) {
+            const AttentionStats& stats, const Execution& execution) {
   const AttendCall call = make_attend_call(cache.state(), q, out, steps, params, stats, execution);
   dispatch::choose("attend", call).run(call);
 }
 
 std::size_t attend_workspace(const KvCache& cache, ConstTensorView q, TensorView out, KvSteps steps,
-                             const AttendParams& params, const AttendStats& stats, const Execution& execution) {
+                             const AttendParams& params, const AttentionStats& stats, const Execution& execution) {
   return dispatch::workspace_of("attend_workspace",
                                 make_attend_call(cache.state(), q, out, steps, params, stats, execution));
 }
 
 Explanation explain_attend(const KvCache& cache, ConstTensorView q, TensorView out, KvSteps steps,
-                           const AttendParams& params, const AttendStats& stats, const Execution& execution) {
+                           const AttendParams& params, const AttentionStats& stats, const Execution& execution) {
   return dispatch::explain_call(
       [&] { return make_attend_call(cache.state(), q, out, steps, params, stats, execution); });
 }

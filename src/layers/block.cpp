@@ -19,7 +19,7 @@ Block::Block(const BlockConfig& config)
     : attention(config.attention), feed_forward(config.feed_forward), config_(config) {
   const std::int64_t width = config.attention.d_model;
   auto make_norm = [&] { return Norm(width, config.norm, config.norm_bias); };
-  attention_norm = make_norm();
+  if (config.attention_norm) attention_norm = make_norm();
   feed_forward_norm = make_norm();
   if (config.placement == NormPlacement::sandwich) {
     attention_post_norm = make_norm();
@@ -35,7 +35,10 @@ template <class Branch>
 Value Block::residual(Context& context, const Value& x, const Norm& norm, const Norm& post_norm,
                       Branch&& branch) const {
   if (config_.placement == NormPlacement::post) return norm(context, add(context, x, dropout(context, branch(x))));
-  const Value normed = norm(context, x);
+  if (config_.placement == NormPlacement::output) {
+    return add(context, x, norm(context, dropout(context, branch(x))));
+  }
+  const Value normed = norm ? norm(context, x) : x;
   Value y = branch(normed);
   if (post_norm) y = post_norm(context, y);
   return add(context, config_.residual_after_norm ? normed : x, dropout(context, y));

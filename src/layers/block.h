@@ -12,6 +12,7 @@ enum class NormPlacement : std::int32_t {
   post = 1,      // norm(x + f(x)): the original Transformer, BERT, Marian
   sandwich = 2,  // x + norm'(f(norm(x))): Gemma 2
   parallel = 3,  // x + attention(norm(x)) + feed_forward(norm'(x)): GPT-NeoX
+  output = 4,    // x + norm(f(x)): OLMo 2
 };
 
 struct BlockConfig {
@@ -22,6 +23,7 @@ struct BlockConfig {
   bool norm_bias = false;
   NormPlacement placement = NormPlacement::pre;
   bool residual_after_norm = false;  // pre: the residual branches off behind the norm (BLOOM's option)
+  bool attention_norm = true;        // false: attention takes x itself (ModernBERT's first block)
 };
 
 struct BlockInput {

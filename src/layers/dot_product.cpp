@@ -25,18 +25,8 @@ struct SavedCall {
   Tensor lse;
 };
 
-AttentionParams bind_tensors(const DotProductInput& input, AttentionParams params) {
-  params.relative_table = view_of(input.relative_table);
-  params.bias = view_of(input.bias);
-  params.sinks = view_of(input.sinks);
-  params.additive_v = view_of(input.additive_v);
-  if (input.alibi) params.alibi_slopes = *input.alibi;
-  if (input.padding && input.padding->kv_lengths.defined()) params.kv_lengths = input.padding->kv_lengths;
-  if (input.padding && input.padding->keep.defined()) params.mask = input.padding->keep;
-  return params;
-}
-
-AttentionStats prepare_stats(AttentionCapture* capture, const ConstTensorView& q, const ConstTensorView& k) {
+AttentionStats prepare_stats(AttentionCapture* capture, const ConstTensorView& q, const ConstTensorView& k,
+                             StatsRequest& request) {
   AttentionStats stats;
   if (!capture) return stats;
   const std::int64_t batch = q.size(0), heads = q.size(1), q_len = q.size(2), kv_len = k.size(2);
@@ -61,18 +51,10 @@ AttentionStats prepare_stats(AttentionCapture* capture, const ConstTensorView& q
       capture->weight_rows.values<std::int32_t>()[static_cast<std::size_t>(r)] =
           static_cast<std::int32_t>((r + 1) * q_len / sampled - 1);
     }
-    stats.weight_rows = capture->weight_rows;
+    request.weight_rows = capture->weight_rows;
     fill(capture->weights, stats.weights, {batch, heads, sampled, kv_len});
   }
   return stats;
-}
-
-void add_times(const Context& context, double start, const ConstTensorView& q, const ConstTensorView& k, bool causal) {
-  if (!context.times) return;
-  const double pairs = static_cast<double>(q.size(2)) * static_cast<double>(k.size(2)) * (causal ? 0.5 : 1.0);
-  context.times->attention_seconds += layer_clock(*context.times) - start;
-  context.times->attention_flops +=
-      4.0 * static_cast<double>(q.size(0)) * static_cast<double>(q.size(1)) * pairs * static_cast<double>(q.size(3));
 }
 
 void dot_product_backward(const Context& context, const SavedCall& saved) {
@@ -98,7 +80,7 @@ void dot_product_backward(const Context& context, const SavedCall& saved) {
                                .out = heads_of(saved.out->value(), in.batch, in.heads),
                                .lse = saved.lse};
   attention_backward(forward, {.out = heads_of(std::as_const(saved.out->grad()), in.batch, in.heads)}, gradients,
-                     saved.params, {.executor = context.executor});
+                     saved.params, {.cpu = {.executor = context.executor}});
   in.q->add_grad(grad_q);
   in.k->add_grad(grad_k);
   in.v->add_grad(grad_v);
@@ -117,16 +99,32 @@ TensorView heads_of(Tensor& matrix, std::int64_t batch, std::int64_t heads) {
   return split_heads<TensorView>(matrix.view().as<float>(), matrix, batch, heads);
 }
 
+AttentionParams bind_tensors(const DotProductInput& input, AttentionParams params) {
+  params.logits.relative_table = view_of(input.relative_table);
+  params.bias = view_of(input.bias);
+  params.logits.sinks = view_of(input.sinks);
+  params.additive_v = view_of(input.additive_v);
+  if (input.alibi) params.logits.alibi_slopes = *input.alibi;
+  if (input.padding && input.padding->kv_lengths.defined()) params.kv_lengths = input.padding->kv_lengths;
+  if (input.padding && input.padding->keep.defined()) params.mask = input.padding->keep;
+  return params;
+}
+
+void add_attention_times(const Context& context, double start, const ConstTensorView& q, std::int64_t kv_len,
+                         bool causal) {
+  if (!context.times) return;
+  const double pairs = static_cast<double>(q.size(2)) * static_cast<double>(kv_len) * (causal ? 0.5 : 1.0);
+  context.times->attention_seconds += layer_clock(*context.times) - start;
+  context.times->attention_flops +=
+      4.0 * static_cast<double>(q.size(0)) * static_cast<double>(q.size(1)) * pairs * static_cast<double>(q.size(3));
+}
+
 Value dot_product_attention(Context& context, const DotProductInput& input, AttentionParams params,
                             AttentionCapture* capture) {
-  const bool cached = input.cached_k.defined();
-  require(!cached || !context.tape, "attention: keys from a cache have no gradient");
   const Tensor& q_matrix = input.q->value();
   const ConstTensorView q = heads_of(q_matrix, input.batch, input.heads);
-  const ConstTensorView k =
-      cached ? input.cached_k : heads_of(std::as_const(input.k->value()), input.batch, input.kv_heads);
-  const ConstTensorView v =
-      cached ? input.cached_v : heads_of(std::as_const(input.v->value()), input.batch, input.kv_heads);
+  const ConstTensorView k = heads_of(std::as_const(input.k->value()), input.batch, input.kv_heads);
+  const ConstTensorView v = heads_of(std::as_const(input.v->value()), input.batch, input.kv_heads);
 
   auto saved = std::make_shared<SavedCall>();
   saved->input = input;
@@ -136,15 +134,15 @@ Value dot_product_attention(Context& context, const DotProductInput& input, Atte
     saved->params.seed = context.next_seed();
   }
   saved->out = make_value({input.q->rows(), input.heads * v.size(3)});
-  AttentionStats stats = prepare_stats(capture, q, k);
+  AttentionStats stats = prepare_stats(capture, q, k, saved->params.stats);
   if (context.tape) {
     saved->lse = Tensor(DType::f32, {input.batch, input.heads, q.size(2)});
     stats.lse = saved->lse;
   }
   const double start = context.times ? layer_clock(*context.times) : 0.0;
   attention(q, k, v, heads_of(saved->out->value(), input.batch, input.heads), saved->params, stats,
-            {.executor = context.executor});
-  add_times(context, start, q, k, params.causal);
+            {.cpu = {.executor = context.executor}});
+  add_attention_times(context, start, q, k.size(2), params.causal);
   if (context.tape) context.tape->record([&context, saved] { dot_product_backward(context, *saved); });
   return saved->out;
 }

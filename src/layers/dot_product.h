@@ -38,16 +38,21 @@ struct AttentionCapture {
 
 struct DotProductInput {
   std::int64_t batch = 1, heads = 1, kv_heads = 1;
-  Value q{};                               // [batch q_len, heads head_dim]
-  Value k{}, v{};                          // [batch kv_len, kv_heads head_dim]; null where the keys come from a cache:
-  ConstTensorView cached_k{}, cached_v{};  // [batch, kv_heads, kv_len, head_dim]
-  Value relative_table{};                  // AttentionParams::relative_table, or null
-  Value bias{};                            // [batch, heads, q_len, kv_len], or null
-  Value sinks{};                           // [heads], or null
-  Value additive_v{};                      // [heads, head_dim] with the additive score, or null
+  Value q{};                                     // [batch q_len, heads head_dim]
+  Value k{}, v{};                                // [batch kv_len, kv_heads head_dim]
+  Value relative_table{};                        // AttentionParams::relative_table, or null
+  Value bias{};                                  // [batch, heads, q_len, kv_len], or null
+  Value sinks{};                                 // [heads], or null
+  Value additive_v{};                            // [heads, head_dim] with the additive score, or null
   std::shared_ptr<const PaddingMask> padding{};  // or null
   std::shared_ptr<const Tensor> alibi{};         // f32 [heads], or null
 };
+
+// params with the tensors of the input.
+AttentionParams bind_tensors(const DotProductInput& input, AttentionParams params);
+// Adds the time since `start` and the multiply-adds of a call to context.times, where it is given.
+void add_attention_times(const Context& context, double start, const ConstTensorView& q, std::int64_t kv_len,
+                         bool causal);
 
 // params carries what is not a tensor: scale, softcap, causal, windows, relative_zero. Returns [batch q_len, heads
 // head_dim].

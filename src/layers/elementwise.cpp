@@ -4,6 +4,7 @@
 
 #include "core/check.h"
 #include "layers/rows.h"
+#include "layers/stored_matrix.h"
 #include "layers/vector_math.h"
 #include "rootdk/dropout.h"
 
@@ -136,8 +137,9 @@ Value embed(Context& context, std::span<const std::int32_t> ids, const Value& ta
             table->rows(), " entries");
   }
   Value out = make_value({static_cast<std::int64_t>(ids.size()), width});
+  const WeightMatrix entries = matrix_of(*table);
   for (std::size_t i = 0; i < ids.size(); ++i) {
-    std::copy_n(table->data() + ids[i] * width, width, out->data() + static_cast<std::int64_t>(i) * width);
+    widen_row(entries, ids[i], out->data() + static_cast<std::int64_t>(i) * width);
   }
   if (context.tape) {
     context.tape->record([table, out, width, kept = std::vector<std::int32_t>(ids.begin(), ids.end())] {

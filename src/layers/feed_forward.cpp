@@ -13,12 +13,12 @@ FeedForward::FeedForward(const FeedForwardConfig& config) : config_(config) {
           " of ", config.experts, " experts");
   for (std::int64_t i = 0; i < (mixture ? config.experts : 1); ++i) {
     Expert expert;
-    if (config.gated || mixture) expert.gate = Linear(config.d_ff, config.d_model, config.bias || mixture);
-    expert.up = Linear(config.d_ff, config.d_model, config.bias || mixture);
-    expert.down = Linear(config.d_model, config.d_ff, config.bias || mixture);
+    if (config.gated || mixture) expert.gate = Linear(config.d_ff, config.d_model, config.bias, config.memory);
+    expert.up = Linear(config.d_ff, config.d_model, config.bias, config.memory);
+    expert.down = Linear(config.d_model, config.d_ff, config.bias, config.memory);
     experts.push_back(std::move(expert));
   }
-  if (mixture) router = Linear(config.experts, config.d_model, true);
+  if (mixture) router = Linear(config.experts, config.d_model, config.bias, config.memory);
 }
 
 Value FeedForward::operator()(Context& context, const Value& x) const {
@@ -44,8 +44,10 @@ Value FeedForward::mixture(Context& context, const Value& x) const {
     const Expert& expert = experts[number];
     const Value mine = gather_rows(context, x, rows);
     const Value gate = expert.gate(context, mine);
-    const Value inner =
-        clamped_swiglu(context, gate, expert.up(context, mine), static_cast<float>(config_.clamp_limit));
+    const Value up = expert.up(context, mine);
+    const Value inner = config_.clamp_limit > 0
+                            ? clamped_swiglu(context, gate, up, static_cast<float>(config_.clamp_limit))
+                            : gated(context, gate, up, config_.activation);
     answers.push_back({expert.down(context, inner), slots});
   }
   return combine(context, answers, routing, config_.d_model);

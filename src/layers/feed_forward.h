@@ -12,10 +12,11 @@ struct FeedForwardConfig {
   Activation activation = Activation::gelu;
   bool gated = false;
   bool bias = false;
-  // A mixture where experts > 0: each token goes to the top_k experts of largest router logit, weighted by the softmax
-  // over those; experts are clamped SwiGLU with biases (gpt_oss).
+  // A mixture of gated experts where experts > 0: each token goes to the top_k experts of largest router logit,
+  // weighted by the softmax over those.
   std::int64_t experts = 0, top_k = 0;
-  double clamp_limit = 7.0;
+  double clamp_limit = 0.0;  // above 0: experts are clamped SwiGLU (gpt_oss)
+  WeightMemory memory = WeightMemory::own;
 };
 
 class FeedForward {

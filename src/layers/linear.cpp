@@ -3,6 +3,7 @@
 #include "core/check.h"
 #include "layers/products.h"
 #include "layers/rows.h"
+#include "layers/stored_matrix.h"
 
 namespace rootdk {
 namespace {
@@ -16,6 +17,20 @@ void add_bias(const Context& context, const Value& bias, Node& y) {
       for (std::int64_t d = 0; d < width; ++d) out[d] += b[d];
     }
   });
+}
+
+// Without a tape: the library's own product, which reads weights in any type.
+void multiply_stored(const Context& context, const Node& x, const Node& weight, const Node* bias, Node& y) {
+  const double start = context.times ? layer_clock(*context.times) : 0.0;
+  linear({.weight = matrix_of(weight),
+          .rows = x.rows(),
+          .x = x.data(),
+          .bias = bias ? bias->data() : nullptr,
+          .y = y.data(),
+          .execution = {.cpu = {.executor = context.executor}}});
+  if (!context.times) return;
+  context.times->product_seconds += layer_clock(*context.times) - start;
+  context.times->product_flops += 2.0 * static_cast<double>(y.elements()) * static_cast<double>(x.width());
 }
 
 void linear_backward(const Context& context, Node& x, Node& weight, Node* bias, Node& y) {
@@ -38,21 +53,23 @@ void linear_backward(const Context& context, Node& x, Node& weight, Node* bias, 
 
 Value linear(Context& context, const Value& x, const Value& weight, const Value& bias) {
   const std::int64_t in = x->width(), out = weight->rows();
-  require(weight->width() == in, "linear: input of width ", in, " for a weight ", describe(weight->value()));
-  require(!bias || bias->value().elements() == out, "linear: bias of ", bias ? bias->value().elements() : 0,
-          " elements for a weight ", describe(weight->value()));
+  require(weight->width() == in, "linear: input of width ", in, " for a weight [", out, ", ", weight->width(), "]");
+  require(!bias || bias->elements() == out, "linear: bias of ", bias ? bias->elements() : 0, " elements for a weight [",
+          out, ", ", weight->width(), "]");
   Value y = make_value({x->rows(), out});
+  if (!context.tape) {
+    multiply_stored(context, *x, *weight, bias.get(), *y);
+    return y;
+  }
   multiply(context, {.rows = x->rows(), .columns = out, .inner = in}, {.data = x->data(), .stride = in},
            {.data = weight->data(), .stride = in, .transpose = Transpose::yes}, y->data());
   if (bias) add_bias(context, bias, *y);
-  if (context.tape) {
-    context.tape->record([&context, x, weight, bias, y] { linear_backward(context, *x, *weight, bias.get(), *y); });
-  }
+  context.tape->record([&context, x, weight, bias, y] { linear_backward(context, *x, *weight, bias.get(), *y); });
   return y;
 }
 
-Linear::Linear(std::int64_t out, std::int64_t in, bool with_bias)
-    : weight(make_value({out, in})), bias(with_bias ? make_value({out}) : nullptr) {}
+Linear::Linear(std::int64_t out, std::int64_t in, bool with_bias, WeightMemory memory)
+    : weight(make_weight(out, in, memory)), bias(with_bias ? make_value({out}) : nullptr) {}
 
 void Linear::collect(Parameters& into, const std::string& name) const {
   into.push_back({name + ".weight", weight});

@@ -4,7 +4,8 @@
 
 namespace rootdk {
 
-// y = x W^T + b: x [rows, in], weight [out, in], bias [out] or null.
+// y = x W^T + b: x [rows, in], weight [out, in] in f32 or as it is stored, bias [out] or null. Without a tape a row of
+// y has the same bits whatever other rows x has.
 Value linear(Context& context, const Value& x, const Value& weight, const Value& bias = nullptr);
 
 // A weight and its bias, as modules hold them.
@@ -13,7 +14,7 @@ struct Linear {
   Value bias;    // [out], or null
 
   Linear() = default;
-  Linear(std::int64_t out, std::int64_t in, bool with_bias);
+  Linear(std::int64_t out, std::int64_t in, bool with_bias, WeightMemory memory = WeightMemory::own);
   Value operator()(Context& context, const Value& x) const { return linear(context, x, weight, bias); }
   void collect(Parameters& into, const std::string& name) const;
 };

@@ -25,19 +25,6 @@ MultiHeadConfig checked(MultiHeadConfig config) {
   return config;
 }
 
-void copy_heads(const Tensor& from, std::int64_t batch, std::int64_t heads, TensorView to) {
-  const ConstTensorView source = heads_of(from, batch, heads);
-  const std::int64_t dim = source.size(3);
-  for (std::int64_t b = 0; b < batch; ++b) {
-    for (std::int64_t h = 0; h < heads; ++h) {
-      for (std::int64_t i = 0; i < source.size(2); ++i) {
-        const float* row = source.as<float>() + b * source.stride(0) + h * source.stride(1) + i * source.stride(2);
-        std::copy_n(row, dim, to.as<float>() + b * to.stride(0) + h * to.stride(1) + i * to.stride(2));
-      }
-    }
-  }
-}
-
 void scale_head(const Linear& projection, std::int64_t head, std::int64_t head_dim, float factor) {
   const std::int64_t in = projection.weight->width();
   float* weight = projection.weight->data() + head * head_dim * in;
@@ -48,45 +35,16 @@ void scale_head(const Linear& projection, std::int64_t head, std::int64_t head_d
 
 }  // namespace
 
-LayerCache::LayerCache(std::int64_t batch, std::int64_t capacity, const MultiHeadConfig& config)
-    : k_(DType::f32, {batch, config.kv_heads, capacity, config.head_dim}),
-      v_(DType::f32, {batch, config.kv_heads, capacity, config.value_dim}) {}
-
-void LayerCache::append(const Tensor& k, const Tensor& v) {
-  const std::int64_t batch = k_.size(0), added = k.size(0) / batch;
-  if (length_ + added > capacity()) reserve(std::max(length_ + added, 2 * capacity()));
-  copy_heads(k, batch, k_.size(1), k_.view().slice(2, length_, length_ + added));
-  copy_heads(v, batch, v_.size(1), v_.view().slice(2, length_, length_ + added));
-  length_ += added;
-}
-
-// Both are made before either is replaced: where memory runs out, the cache stays as it was.
-void LayerCache::reserve(std::int64_t capacity) {
-  auto grown = [&](const Tensor& kept) {
-    Tensor larger(DType::f32, {kept.size(0), kept.size(1), capacity, kept.size(3)});
-    const std::int64_t heads = kept.size(0) * kept.size(1), row = kept.size(3);
-    for (std::int64_t head = 0; head < heads; ++head) {
-      std::copy_n(kept.view().as<float>() + head * kept.size(2) * row, length_ * row,
-                  larger.view().as<float>() + head * capacity * row);
-    }
-    return larger;
-  };
-  Tensor k = grown(k_), v = grown(v_);
-  k_ = std::move(k);
-  v_ = std::move(v);
-}
-
-ConstTensorView LayerCache::keys() const { return k_.view().slice(2, 0, length_); }
-ConstTensorView LayerCache::values() const { return v_.view().slice(2, 0, length_); }
-
 MultiHeadAttention::MultiHeadAttention(const MultiHeadConfig& config) : config_(checked(config)) {
-  q = Linear(config_.heads * config_.head_dim, config_.d_model, config_.qkv_bias);
-  k = Linear(config_.kv_heads * config_.head_dim, config_.d_model, config_.qkv_bias);
-  v = Linear(config_.kv_heads * config_.value_dim, config_.d_model, config_.qkv_bias);
-  if (config_.output_projection) out = Linear(config_.d_model, config_.heads * config_.value_dim, config_.out_bias);
+  q = Linear(config_.heads * config_.head_dim, config_.d_model, config_.qkv_bias, config_.memory);
+  k = Linear(config_.kv_heads * config_.head_dim, config_.d_model, config_.qkv_bias, config_.memory);
+  v = Linear(config_.kv_heads * config_.value_dim, config_.d_model, config_.qkv_bias, config_.memory);
+  if (config_.output_projection)
+    out = Linear(config_.d_model, config_.heads * config_.value_dim, config_.out_bias, config_.memory);
   if (config_.qk_norm) {
-    q_norm = Norm(config_.head_dim, *config_.qk_norm, false);
-    k_norm = Norm(config_.head_dim, *config_.qk_norm, false);
+    const bool all = config_.qk_norm_over_heads;
+    q_norm = Norm(config_.head_dim * (all ? config_.heads : 1), *config_.qk_norm, false);
+    k_norm = Norm(config_.head_dim * (all ? config_.kv_heads : 1), *config_.qk_norm, false);
   }
   if (config_.sinks) sinks = make_value({config_.heads});
   if (config_.score == Score::additive) additive_v = make_value({config_.heads, config_.head_dim});
@@ -97,11 +55,17 @@ MultiHeadAttention::MultiHeadAttention(const MultiHeadConfig& config) : config_(
   }
 }
 
-Value MultiHeadAttention::project_keys(Context& context, const Value& source, const AttentionInput& input) const {
+Value MultiHeadAttention::project_keys(Context& context, const Value& source,
+                                       const std::shared_ptr<const RopeTable>& rope) const {
   Value keys = k(context, source);
   if (k_norm) keys = k_norm(context, keys);
-  if (config_.rotary) keys = rotate(context, keys, input.rope);
+  if (config_.rotary) keys = rotate(context, keys, rope);
   return keys;
+}
+
+FixedKeys MultiHeadAttention::fixed_keys(Context& context, const Value& source) const {
+  require(!config_.rotary, "multi-head attention: fixed keys have no positions to rotate by");
+  return {.k = project_keys(context, source, nullptr), .v = v(context, source)};
 }
 
 Value MultiHeadAttention::operator()(Context& context, const Value& x, const AttentionInput& input) const {
@@ -111,30 +75,31 @@ Value MultiHeadAttention::operator()(Context& context, const Value& x, const Att
   if (config_.rotary) queries = rotate(context, queries, input.rope);
 
   DotProductInput call{.batch = input.batch, .heads = config_.heads, .kv_heads = config_.kv_heads, .q = queries};
-  const bool already_cached = input.source && input.cache && input.cache->length() > 0;
-  if (!already_cached) {
+  if (input.fixed.empty()) {
     const Value& source = input.source ? input.source : x;
-    call.k = project_keys(context, source, input);
+    call.k = project_keys(context, source, input.rope);
     call.v = v(context, source);
-    if (input.cache) input.cache->append(call.k->value(), call.v->value());
-  }
-  if (input.cache) {
-    call.cached_k = input.cache->keys();
-    call.cached_v = input.cache->values();
   }
   call.relative_table = input.relative_table;
   call.sinks = sinks;
   call.additive_v = additive_v;
   call.padding = input.padding;
   call.alibi = alibi_;
-  const AttentionParams params{.score = config_.score,
-                               .scale = config_.scale,
-                               .softcap = config_.softcap,
-                               .causal = config_.causal,
-                               .window_left = config_.window_left,
-                               .relative_zero = input.relative_zero};
-  const Value read = dot_product_attention(context, call, params, input.capture);
-  return config_.output_projection ? out(context, read) : read;
+  const AttentionParams params{
+      .score = config_.score,
+      .logits = {.scale = config_.scale, .softcap = config_.softcap, .relative_zero = input.relative_zero},
+      .causal = config_.causal,
+      .window_left = config_.window_left,
+      .window_right = config_.window_right};
+  Value attended;
+  if (input.cached.cache) {
+    attended = cached_attention(context, call, params, input.cached);
+  } else if (!input.fixed.empty()) {
+    attended = fixed_attention(context, call, params, input.fixed, input.steps);
+  } else {
+    attended = dot_product_attention(context, call, params, input.capture);
+  }
+  return config_.output_projection ? out(context, attended) : attended;
 }
 
 void MultiHeadAttention::collect(Parameters& into, const std::string& name) const {

@@ -2,10 +2,11 @@
 
 // Multi-head attention: projections, optional QK-norm and rotation, the library's attention, and the output projection.
 //     out = W_O attention(W_Q x, W_K source, W_V source)
-// source is x itself, x behind a cache of earlier tokens, or another sequence (cross-attention).
+// source is x itself, x behind the earlier tokens in a KvCache, or another sequence (cross-attention).
 
 #include <optional>
 
+#include "layers/cached_attention.h"
 #include "layers/dot_product.h"
 #include "layers/linear.h"
 #include "layers/norms.h"
@@ -21,6 +22,7 @@ struct MultiHeadConfig {
   bool qkv_bias = false, out_bias = false;
   bool output_projection = true;        // false: the result is the heads' outputs side by side
   std::optional<NormParams> qk_norm{};  // over each head of q and k, before the rotation
+  bool qk_norm_over_heads = false;      // over all heads together instead (OLMo 2)
   bool sinks = false;                   // a learned logit per head
   bool alibi = false;
   bool rotary = false;  // rotates with AttentionInput::rope
@@ -28,29 +30,10 @@ struct MultiHeadConfig {
   Scale scale{};
   double softcap = 0.0;
   bool causal = false;
-  std::int64_t window_left = -1;  // keys before the query's own that stay visible; -1: all
-};
-
-// Keys and values of the tokens one layer has seen: [batch, kv_heads, capacity, head_dim or value_dim]. It grows by
-// doubling where the capacity it began with does not do.
-class LayerCache {
- public:
-  LayerCache() = default;
-  LayerCache(std::int64_t batch, std::int64_t capacity, const MultiHeadConfig& config);
-
-  // k [batch new_len, kv_heads head_dim], v [batch new_len, kv_heads value_dim].
-  void append(const Tensor& k, const Tensor& v);
-  std::int64_t length() const { return length_; }
-  std::int64_t capacity() const { return k_.defined() ? k_.size(2) : 0; }
-  ConstTensorView keys() const;    // [batch, kv_heads, length, head_dim]
-  ConstTensorView values() const;  // [batch, kv_heads, length, value_dim]
-  void truncate(std::int64_t length) { length_ = length; }
-
- private:
-  void reserve(std::int64_t capacity);
-
-  Tensor k_, v_;
-  std::int64_t length_ = 0;
+  std::int64_t window_left = -1;   // keys before the query's own that stay visible; -1: all
+  std::int64_t window_right = -1;  // keys behind it, where it is not causal; -1: all
+  bool local_rope = false;         // rotates with the table for layers that slide (Gemma 3, ModernBERT)
+  WeightMemory memory = WeightMemory::own;
 };
 
 // What one call brings besides x [batch len, d_model].
@@ -61,7 +44,10 @@ struct AttentionInput {
   std::shared_ptr<const PaddingMask> padding{};  // of the keys
   Value relative_table{};                        // T5's, or null
   std::int64_t relative_zero = 0;
-  LayerCache* cache = nullptr;  // self-attention: appended to. Cross-attention: filled once, then read
+  // Over a cache, which has no gradient: batch is 1, and x has the rows of the steps one after another.
+  CachedRows cached{};                 // self-attention: x joins these sequences
+  std::span<const FixedKeys> fixed{};  // cross-attention, one a step of `steps`: what fixed_keys() gave, not source
+  std::span<const KvStep> steps{};
   AttentionCapture* capture = nullptr;
 };
 
@@ -71,6 +57,8 @@ class MultiHeadAttention {
   explicit MultiHeadAttention(const MultiHeadConfig& config);
 
   Value operator()(Context& context, const Value& x, const AttentionInput& input) const;
+  // The keys and values of a source that stays the same from call to call: an encoder's output.
+  FixedKeys fixed_keys(Context& context, const Value& source) const;
   void collect(Parameters& into, const std::string& name) const;
   const MultiHeadConfig& config() const { return config_; }
 
@@ -81,7 +69,7 @@ class MultiHeadAttention {
   Value additive_v;  // [heads, head_dim] with the additive score, or null
 
  private:
-  Value project_keys(Context& context, const Value& source, const AttentionInput& input) const;
+  Value project_keys(Context& context, const Value& source, const std::shared_ptr<const RopeTable>& rope) const;
 
   MultiHeadConfig config_;
   std::shared_ptr<const Tensor> alibi_;

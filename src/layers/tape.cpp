@@ -3,11 +3,24 @@
 #include <ctime>
 
 #include "core/check.h"
+#include "layers/stored_matrix.h"
 
 namespace rootdk {
 
+void Node::fail_without_value() const {
+  fail("layers: the weights [", rows(), ", ", width(),
+       "] are stored elsewhere: they have no f32 value and no gradient");
+}
+
+void Node::bind(std::shared_ptr<const StoredMatrix> matrix) {
+  require(matrix->matrix.rows == rows() && matrix->matrix.columns == width(), "layers: a stored matrix [",
+          matrix->matrix.rows, ", ", matrix->matrix.columns, "] for weights [", rows(), ", ", width(), "]");
+  require(!value_.defined(), "layers: the weights ", describe(value_), " have a value already");
+  stored_ = std::move(matrix);
+}
+
 Tensor& Node::grad() {
-  if (!grad_.defined()) grad_ = Tensor(DType::f32, value_.shape());
+  if (!grad_.defined()) grad_ = Tensor(DType::f32, value().shape());
   return grad_;
 }
 
@@ -25,6 +38,10 @@ Value make_value(std::initializer_list<std::int64_t> shape) {
 }
 
 Value make_value(std::span<const std::int64_t> shape) { return std::make_shared<Node>(Tensor(DType::f32, shape)); }
+
+Value make_weight(std::int64_t rows, std::int64_t width, WeightMemory memory) {
+  return memory == WeightMemory::own ? make_value({rows, width}) : std::make_shared<Node>(rows, width);
+}
 
 void Tape::backward() {
   while (!records_.empty()) {

@@ -10,6 +10,7 @@
 //
 // Every sum has an order that depends on the shapes alone: results are the same for any number of threads.
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -22,17 +23,29 @@
 
 namespace rootdk {
 
+struct StoredMatrix;  // layers/stored_matrix.h
+
 // An f32 tensor and the gradient of the loss with respect to it. Activations are matrices [rows, width].
+//
+// A matrix of weights may lie elsewhere instead, in the type it is stored in: then it has neither an f32 value nor a
+// gradient, and what multiplies with it asks for stored().
 class Node {
  public:
   explicit Node(Tensor value) : value_(std::move(value)) {}
+  Node(std::int64_t rows, std::int64_t width) : declared_{rows, width} {}  // to be stored elsewhere: bind() says where
 
-  Tensor& value() { return value_; }
-  const Tensor& value() const { return value_; }
-  std::int64_t rows() const { return value_.size(0); }
-  std::int64_t width() const { return value_.elements() / (value_.size(0) ? value_.size(0) : 1); }
-  const float* data() const { return value_.view().as<float>(); }
-  float* data() { return value_.view().as<float>(); }
+  Tensor& value() { return has_value(), value_; }
+  const Tensor& value() const { return has_value(), value_; }
+  std::span<const std::int64_t> shape() const { return value_.defined() ? value_.shape() : std::span(declared_); }
+  std::int64_t rows() const { return shape()[0]; }
+  std::int64_t width() const { return elements() / (rows() ? rows() : 1); }
+  std::int64_t elements() const { return value_.defined() ? value_.elements() : declared_[0] * declared_[1]; }
+  const float* data() const { return has_value(), value_.view().as<float>(); }
+  float* data() { return has_value(), value_.view().as<float>(); }
+
+  bool has_own_value() const { return value_.defined(); }
+  const StoredMatrix* stored() const { return stored_.get(); }  // null: value() has the numbers
+  void bind(std::shared_ptr<const StoredMatrix> matrix);
 
   // Zero until something has been added.
   Tensor& grad();
@@ -43,8 +56,15 @@ class Node {
   void add_grad(const Tensor& addend);
 
  private:
+  void has_value() const {
+    if (!value_.defined()) fail_without_value();
+  }
+  [[noreturn]] void fail_without_value() const;
+
   Tensor value_;
   Tensor grad_;
+  std::array<std::int64_t, 2> declared_{};
+  std::shared_ptr<const StoredMatrix> stored_;
 };
 
 using Value = std::shared_ptr<Node>;
@@ -52,6 +72,9 @@ using Value = std::shared_ptr<Node>;
 // A fresh zeroed value.
 Value make_value(std::initializer_list<std::int64_t> shape);
 Value make_value(std::span<const std::int64_t> shape);
+// A matrix of weights: zeroed, or to be bound to one that is stored elsewhere.
+enum class WeightMemory : std::int32_t { own = 0, stored = 1 };
+Value make_weight(std::int64_t rows, std::int64_t width, WeightMemory memory);
 inline Value make_value_like(const Value& other) { return make_value(other->value().shape()); }
 
 class Tape {

@@ -64,7 +64,7 @@ Value TransformerXlBlock::operator()(Context& context, const Value& x, const Ten
                                                 .k = k(context, source),
                                                 .v = v(context, source),
                                                 .bias = term},
-                                               {.scale = scale, .causal = true}, capture);
+                                               {.logits = {.scale = scale}, .causal = true}, capture);
   const Value y = attention_norm(context, add(context, x, dropout(context, out(context, attended))));
   return feed_forward_norm(context, add(context, y, dropout(context, feed_forward(context, y))));
 }

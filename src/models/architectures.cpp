@@ -4,35 +4,10 @@
 #include <array>
 #include <cmath>
 
-#include "models/config_parts.h"
+#include "models/architecture_parsers.h"
 #include "models/tensor_names.h"
 
 namespace rootdk {
-namespace {
-
-TransformerConfig parse_gpt2(const JsonFields& fields) {
-  TransformerConfig config = basic_config(fields, {"n_embd", "hidden_size"});
-  config.positions = PositionEncoding::learned;
-  config.max_position = fields.size({"n_positions", "n_ctx", "max_position_embeddings"});
-  config.tied_head = fields.boolean({"tie_word_embeddings"}, true);
-  BlockConfig block = layer_norm_block(fields.epsilon({"layer_norm_epsilon"}, 1e-5));
-  block.attention = {.d_model = config.d_model, .heads = fields.size({"n_head"}), .qkv_bias = true, .out_bias = true};
-  block.attention.causal = true;
-  if (!fields.boolean({"scale_attn_weights"}, true)) block.attention.scale = Scale::none();
-  block.feed_forward = {.d_model = config.d_model,
-                        .d_ff = fields.size({"n_inner"}, 4 * config.d_model),
-                        .activation = activation(fields, {"activation_function"}, "gelu_new"),
-                        .bias = true};
-  fill_stack(config.stack, block, layer_count(fields, {"n_layer"}));
-  check_heads(fields, block.attention, "n_embd", "n_head");
-  if (fields.boolean({"scale_attn_by_inverse_layer_idx"}, false)) {
-    for (std::size_t layer = 0; layer < config.stack.blocks.size(); ++layer) {
-      MultiHeadConfig& attention = config.stack.blocks[layer].attention;
-      attention.scale = attention.scale.factor(config.d_model / attention.heads) / static_cast<double>(layer + 1);
-    }
-  }
-  return config;
-}
 
 TransformerConfig parse_bert(const JsonFields& fields) {
   require(!fields.boolean({"is_decoder"}, false), fields.where(), ": is_decoder true is not supported for bert");
@@ -59,7 +34,6 @@ TransformerConfig parse_bert(const JsonFields& fields) {
   return config;
 }
 
-// What LLaMA, Mistral, Qwen 3, Gemma 2 and gpt_oss share.
 TransformerConfig parse_llama_like(const JsonFields& fields, std::int64_t default_head_dim, bool default_tied) {
   TransformerConfig config = basic_config(fields, {"hidden_size"});
   config.positions = PositionEncoding::rotary;
@@ -88,22 +62,37 @@ TransformerConfig parse_llama_like(const JsonFields& fields, std::int64_t defaul
   return config;
 }
 
+namespace {
+
+TransformerConfig parse_gpt2(const JsonFields& fields) {
+  TransformerConfig config = basic_config(fields, {"n_embd", "hidden_size"});
+  config.positions = PositionEncoding::learned;
+  config.max_position = fields.size({"n_positions", "n_ctx", "max_position_embeddings"});
+  config.tied_head = fields.boolean({"tie_word_embeddings"}, true);
+  BlockConfig block = layer_norm_block(fields.epsilon({"layer_norm_epsilon"}, 1e-5));
+  block.attention = {.d_model = config.d_model, .heads = fields.size({"n_head"}), .qkv_bias = true, .out_bias = true};
+  block.attention.causal = true;
+  if (!fields.boolean({"scale_attn_weights"}, true)) block.attention.scale = Scale::none();
+  block.feed_forward = {.d_model = config.d_model,
+                        .d_ff = fields.size({"n_inner"}, 4 * config.d_model),
+                        .activation = activation(fields, {"activation_function"}, "gelu_new"),
+                        .bias = true};
+  fill_stack(config.stack, block, layer_count(fields, {"n_layer"}));
+  check_heads(fields, block.attention, "n_embd", "n_head");
+  if (fields.boolean({"scale_attn_by_inverse_layer_idx"}, false)) {
+    for (std::size_t layer = 0; layer < config.stack.blocks.size(); ++layer) {
+      MultiHeadConfig& attention = config.stack.blocks[layer].attention;
+      attention.scale = attention.scale.factor(config.d_model / attention.heads) / static_cast<double>(layer + 1);
+    }
+  }
+  return config;
+}
+
 TransformerConfig parse_llama(const JsonFields& fields) { return parse_llama_like(fields, 0, false); }
 
 TransformerConfig parse_mistral(const JsonFields& fields) {
   TransformerConfig config = parse_llama_like(fields, 0, false);
   apply_windows(fields, config.stack, 4096, [](std::size_t) { return true; });
-  return config;
-}
-
-TransformerConfig parse_qwen3(const JsonFields& fields) {
-  TransformerConfig config = parse_llama_like(fields, 128, false);
-  for (BlockConfig& block : config.stack.blocks) block.attention.qk_norm = block.norm;
-  if (fields.boolean({"use_sliding_window"}, false)) {
-    const std::int64_t first = fields.integer({"max_window_layers"}, 28);
-    apply_windows(fields, config.stack, 4096,
-                  [=](std::size_t layer) { return static_cast<std::int64_t>(layer) >= first; });
-  }
   return config;
 }
 
@@ -146,6 +135,7 @@ TransformerConfig parse_gpt_oss(const JsonFields& fields) {
     block.attention.sinks = true;
     block.feed_forward.experts = experts;
     block.feed_forward.top_k = top_k;
+    block.feed_forward.bias = true;
     block.feed_forward.clamp_limit = fields.number({"swiglu_limit"}, 7.0);
     require(block.feed_forward.activation == Activation::silu, fields.where(), ": hidden_act \"",
             name_of(block.feed_forward.activation), "\" is not supported for gpt_oss; supported: silu");
@@ -281,6 +271,16 @@ constexpr std::array kArchitectures = {
     Architecture{"gemma2", parse_gemma2, &kGemma2Names},
     Architecture{"qwen3", parse_qwen3, &kLlamaNames},
     Architecture{"gpt_oss", parse_gpt_oss, &kGptOssNames},
+    Architecture{"qwen2", parse_qwen2, &kLlamaNames},
+    Architecture{"phi3", parse_phi3, &kPhi3Names},
+    Architecture{"gemma3_text", parse_gemma3, &kGemma3Names},
+    Architecture{"olmo2", parse_olmo2, &kOlmo2Names},
+    Architecture{"mixtral", parse_mixtral, &kMixtralNames},
+    Architecture{"roberta", parse_roberta, &kRobertaNames},
+    Architecture{"xlm-roberta", parse_roberta, &kRobertaNames},
+    Architecture{"distilbert", parse_distilbert, &kDistilBertNames},
+    Architecture{"albert", parse_albert, &kAlbertNames},
+    Architecture{"modernbert", parse_modernbert, &kModernBertNames},
     Architecture{"rootdk_lm", parse_language_model, &kOwnNames},
 };
 

@@ -16,7 +16,7 @@ class JsonFields;
 
 // Where a checkpoint keeps a stack. Names stand behind the layer's prefix and before ".weight" and ".bias".
 struct StackNames {
-  std::string_view layer;  // "h.{}.": {} is the number of the layer
+  std::string_view layer;  // "h.{}.": {} is the number of the layer, or of its group where layers share weights
   std::string_view attention_norm, attention_post_norm{};
   std::string_view q{}, k{}, v{}, out;
   std::string_view fused_qkv{};  // instead of q, k, v
@@ -24,14 +24,16 @@ struct StackNames {
   std::string_view cross_norm{}, cross_q{}, cross_k{}, cross_v{}, cross_out{};
   std::string_view feed_forward_norm, feed_forward_post_norm{};
   std::string_view gate{}, up{}, down{};
-  std::string_view experts{}, router{};  // gate and up interleaved in experts + ".gate_up_proj", ".down_proj"
+  std::string_view fused_gate_up{};  // instead of gate and up: all of one, then all of the other
+  // gate and up interleaved in experts + ".gate_up_proj", ".down_proj"; or, where gate is given, behind experts.{}
+  std::string_view experts{}, router{};
   // Outside the layers:
-  std::string_view embedding_norm{}, final_norm{}, relative_bias{}, positions{};
+  std::string_view embedding_norm{}, embedding_projection{}, final_norm{}, relative_bias{}, positions{};
 };
 
 enum class FusedLayout : std::int32_t {
   none = 0,
-  concatenated = 1,  // all of q, then k, then v (GPT-2)
+  concatenated = 1,  // all of q, then k, then v (GPT-2, Phi-3)
   per_head = 2,      // q, k, v of each head in turn (GPT-NeoX, BLOOM)
 };
 

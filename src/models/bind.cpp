@@ -1,3 +1,4 @@
+#include <array>
 #include <string>
 
 #include "core/check.h"
@@ -67,9 +68,14 @@ class Binder {
   }
 
   void add_norm(const std::string& parameter, const std::string& stored, const StackConfig& stack) {
-    add(parameter + ".weight", stored + ".weight", {config_.d_model});
-    if (stack.norm_bias) add(parameter + ".bias", stored + ".bias", {config_.d_model});
+    add_norm(parameter, stored, stack, config_.d_model);
   }
+  void add_norm(const std::string& parameter, const std::string& stored, const StackConfig& stack, std::int64_t width) {
+    add(parameter + ".weight", stored + ".weight", {width});
+    if (stack.norm_bias) add(parameter + ".bias", stored + ".bias", {width});
+  }
+
+  std::int64_t embedding_width() const { return config_.embedding_size > 0 ? config_.embedding_size : config_.d_model; }
 
   void bind_embeddings() {
     auto first_present = [&](const auto& names) {
@@ -78,7 +84,7 @@ class Binder {
       }
       return prefix_ + std::string(*names.begin());
     };
-    const std::int64_t d = config_.d_model;
+    const std::int64_t d = embedding_width();
     if (config_.separate_embeddings) {
       add("embedding.weight", prefix_ + std::string(names_.encoder_embedding) + ".weight", {config_.vocab_size, d});
       add("decoder_embedding.weight", prefix_ + std::string(names_.decoder_embedding) + ".weight",
@@ -87,11 +93,16 @@ class Binder {
       add("embedding.weight", first_present(names_.token_embedding) + ".weight", {config_.vocab_size, d});
     }
     if (config_.positions == PositionEncoding::learned) {
-      add("position.weight", prefix_ + std::string(names_.position_embedding) + ".weight", {config_.max_position, d});
+      add("position.weight", prefix_ + std::string(names_.position_embedding) + ".weight",
+          {config_.max_position + config_.position_offset, d});
     }
     if (config_.token_types > 0) {
       add("token_type.weight", prefix_ + std::string(names_.token_type_embedding) + ".weight",
           {config_.token_types, d});
+    }
+    if (config_.embedding_size > 0) {
+      add_linear("embedding_projection", prefix_ + std::string(names_.stack.embedding_projection), config_.d_model, d,
+                 true);
     }
   }
 
@@ -108,7 +119,9 @@ class Binder {
   }
 
   void bind_stack(const StackConfig& stack, const StackNames& names, const std::string& own) {
-    if (stack.embedding_norm) add_norm(own + ".embedding_norm", prefix_ + std::string(names.embedding_norm), stack);
+    if (stack.embedding_norm) {
+      add_norm(own + ".embedding_norm", prefix_ + std::string(names.embedding_norm), stack, embedding_width());
+    }
     if (stack.stored_positions > 0) {
       add(own + ".positions.weight", prefix_ + std::string(names.positions) + ".weight",
           {stack.stored_positions, config_.d_model});
@@ -119,8 +132,8 @@ class Binder {
     }
     for (std::size_t layer = 0; layer < stack.blocks.size(); ++layer) {
       const std::size_t hole = names.layer.find("{}");
-      const std::string place = prefix_ + std::string(names.layer.substr(0, hole)) + std::to_string(layer) +
-                                std::string(names.layer.substr(hole + 2));
+      const std::string place = prefix_ + std::string(names.layer.substr(0, hole)) +
+                                std::to_string(stored_layer(stack, layer)) + std::string(names.layer.substr(hole + 2));
       bind_block(stack, stack.blocks[layer], names, own + ".layers." + std::to_string(layer), place);
     }
     if (stack.final_norm) add_norm(own + ".final_norm", prefix_ + std::string(names.final_norm), stack);
@@ -129,7 +142,7 @@ class Binder {
   void bind_block(const StackConfig& stack, const BlockConfig& block, const StackNames& names, const std::string& own,
                   const std::string& place) {
     auto at = [&](std::string_view name) { return place + std::string(name); };
-    add_norm(own + ".attention_norm", at(names.attention_norm), stack);
+    if (block.attention_norm) add_norm(own + ".attention_norm", at(names.attention_norm), stack);
     bind_attention(block.attention, own + ".attention", names, place);
     if (block.placement == NormPlacement::sandwich) {
       add_norm(own + ".attention_post_norm", at(names.attention_post_norm), stack);
@@ -156,7 +169,7 @@ class Binder {
     const std::int64_t head_dim = attention.head_dim ? attention.head_dim : d / attention.heads;
     const std::int64_t inner = attention.heads * head_dim, kv_inner = kv_heads * head_dim;
     if (names_.fused != FusedLayout::none) {
-      bind_fused(own, at(names.fused_qkv), inner, head_dim, attention.qkv_bias);
+      bind_fused(own, at(names.fused_qkv), {inner, kv_inner, kv_inner}, head_dim, attention.qkv_bias);
     } else {
       add_linear(own + ".q_proj", at(names.q), inner, d, attention.qkv_bias);
       add_linear(own + ".k_proj", at(names.k), kv_inner, d, attention.qkv_bias);
@@ -164,30 +177,53 @@ class Binder {
     }
     add_linear(own + ".o_proj", at(names.out), d, inner, attention.out_bias);
     if (attention.qk_norm) {
-      add(own + ".q_norm.weight", at(names.q_norm) + ".weight", {head_dim});
-      add(own + ".k_norm.weight", at(names.k_norm) + ".weight", {head_dim});
+      const bool all = attention.qk_norm_over_heads;
+      add(own + ".q_norm.weight", at(names.q_norm) + ".weight", {all ? inner : head_dim});
+      add(own + ".k_norm.weight", at(names.k_norm) + ".weight", {all ? kv_inner : head_dim});
     }
     if (attention.sinks) add(own + ".sinks", at(names.sinks), {attention.heads});
   }
 
-  void bind_fused(const std::string& own, const std::string& stored, std::int64_t inner, std::int64_t head_dim,
-                  bool bias) {
+  // sizes: rows of q, k and v.
+  void bind_fused(const std::string& own, const std::string& stored, const std::array<std::int64_t, 3>& sizes,
+                  std::int64_t head_dim, bool bias) {
     const char* parts[] = {".q_proj", ".k_proj", ".v_proj"};
-    for (std::int64_t part = 0; part < 3; ++part) {
-      const RowMap rows = names_.fused == FusedLayout::concatenated
-                              ? RowMap{.offset = part * inner}
-                              : RowMap{.offset = part * head_dim, .group = head_dim, .stride = 3 * head_dim};
-      add_matrix(own + parts[part] + ".weight", stored + ".weight", 3 * inner, config_.d_model);
+    const std::int64_t all = sizes[0] + sizes[1] + sizes[2];
+    std::int64_t offset = 0;
+    for (std::size_t part = 0; part < 3; ++part) {
+      const RowMap rows =
+          names_.fused == FusedLayout::concatenated
+              ? RowMap{.offset = offset}
+              : RowMap{.offset = static_cast<std::int64_t>(part) * head_dim, .group = head_dim, .stride = 3 * head_dim};
+      offset += sizes[part];
+      add_matrix(own + parts[part] + ".weight", stored + ".weight", all, config_.d_model);
       bindings_.back().rows = rows;
       if (!bias) continue;
-      add(own + parts[part] + ".bias", stored + ".bias", {3 * inner});
+      add(own + parts[part] + ".bias", stored + ".bias", {all});
       bindings_.back().rows = rows;
     }
   }
 
+  // Layers that share weights are bound to the same tensors.
+  std::size_t stored_layer(const StackConfig& stack, std::size_t layer) const {
+    return stack.groups > 0 ? layer * static_cast<std::size_t>(stack.groups) / stack.blocks.size() : layer;
+  }
+
   void bind_feed_forward(const FeedForwardConfig& config, const std::string& own, const StackNames& names,
                          const std::string& place) {
-    if (config.experts > 0) return bind_experts(config, own, names, place);
+    if (config.experts > 0) {
+      return names.gate.empty() ? bind_experts(config, own, names, place)
+                                : bind_single_experts(config, own, names, place);
+    }
+    if (!names.fused_gate_up.empty()) {
+      for (const char* part : {".gate_proj", ".up_proj"}) {
+        add_linear(own + part, place + std::string(names.fused_gate_up), 2 * config.d_ff, config.d_model, config.bias);
+        const std::int64_t offset = part == std::string_view(".up_proj") ? config.d_ff : 0;
+        bindings_.back().rows = {.offset = offset};
+        if (config.bias) bindings_[bindings_.size() - 2].rows = {.offset = offset};
+      }
+      return add_linear(own + ".down_proj", place + std::string(names.down), config.d_model, config.d_ff, config.bias);
+    }
     std::string up = place + std::string(names.up);
     if (config.gated) {
       const std::string gate = place + std::string(names.gate);
@@ -222,6 +258,19 @@ class Binder {
       part(".down_proj", ".down_proj", config.d_model, config.d_ff, {});
     }
     add_linear(own + ".router", place + std::string(names.router), config.experts, config.d_model, true);
+  }
+
+  // Each expert has tensors of its own.
+  void bind_single_experts(const FeedForwardConfig& config, const std::string& own, const StackNames& names,
+                           const std::string& place) {
+    for (std::int64_t expert = 0; expert < config.experts; ++expert) {
+      const std::string parameter = own + ".experts." + std::to_string(expert);
+      const std::string stored = place + std::string(names.experts) + "." + std::to_string(expert) + ".";
+      add_linear(parameter + ".gate_proj", stored + std::string(names.gate), config.d_ff, config.d_model, config.bias);
+      add_linear(parameter + ".up_proj", stored + std::string(names.up), config.d_ff, config.d_model, config.bias);
+      add_linear(parameter + ".down_proj", stored + std::string(names.down), config.d_model, config.d_ff, config.bias);
+    }
+    add_linear(own + ".router", place + std::string(names.router), config.experts, config.d_model, config.bias);
   }
 
   const TransformerConfig& config_;

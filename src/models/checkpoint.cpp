@@ -6,8 +6,9 @@
 #include <sstream>
 
 #include "core/check.h"
-#include "core/strided.h"
+#include "models/fill_parameter.h"
 #include "models/json_fields.h"
+#include "models/quantised_checkpoint.h"
 
 namespace rootdk {
 namespace {
@@ -39,32 +40,6 @@ std::map<std::string, std::string> shard_map(const std::filesystem::path& index)
   return shards;
 }
 
-// The stored tensor's part that a binding reads, as rows [out, in] or [out].
-template <class T>
-void fill(Node& parameter, const Binding& binding, const ConstTensorView& stored) {
-  const T* data = stored.as<T>();
-  std::vector<std::int64_t> shape(binding.stored_shape);
-  if (binding.entry >= 0) {
-    shape.erase(shape.begin());
-    std::int64_t size = 1;
-    for (const std::int64_t extent : shape) size *= extent;
-    data += binding.entry * size;
-  }
-  const bool vector = parameter.value().rank() == 1;
-  const std::int64_t rows = vector ? parameter.value().elements() : parameter.rows();
-  const std::int64_t columns = vector ? 1 : parameter.width();
-  const std::int64_t stored_rows = vector || !binding.transposed ? columns : shape[1];
-  const std::int64_t group = binding.rows.group ? binding.rows.group : rows;
-  float* out = parameter.data();
-  for (std::int64_t row = 0; row < rows; ++row) {
-    const std::int64_t from = binding.rows.offset + row / group * binding.rows.stride + row % group;
-    for (std::int64_t column = 0; column < columns; ++column) {
-      const T value = binding.transposed && !vector ? data[column * stored_rows + from] : data[from * columns + column];
-      out[row * columns + column] = static_cast<float>(value);
-    }
-  }
-}
-
 // What a file may hold beyond what its config says: a head of its own, which wins over tying, and tables of positions
 // that could also be computed (older Marian checkpoints).
 void adapt_to_file(TransformerConfig& config, const Checkpoint& checkpoint) {
@@ -87,30 +62,69 @@ void adapt_to_file(TransformerConfig& config, const Checkpoint& checkpoint) {
   }
 }
 
+// What write_quantised() noted of the file it read.
+void adapt_to_quantised(TransformerConfig& config, const Checkpoint& checkpoint) {
+  const std::map<std::string, std::string>& metadata = checkpoint.metadata();
+  if (const auto type = metadata.find("rootdk_stored_type"); type != metadata.end()) {
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+      if (type->second == name_of(dtype)) config.stored_type = dtype;
+    }
+  }
+  if (const auto tied = metadata.find("rootdk_tied_head"); tied != metadata.end()) {
+    config.tied_head = tied->second == "1";
+  }
+  auto rows = [&](const std::string& name) -> std::int64_t {
+    return checkpoint.contains(name) && !checkpoint.shape(name).empty() ? checkpoint.shape(name)[0] : 0;
+  };
+  config.stack.stored_positions = rows("stack.positions.weight");
+  if (config.encoder) config.encoder->stored_positions = rows("encoder.positions.weight");
+}
+
+// The format that a parameter is made into. A table of embeddings is read a row at a time, which costs nothing in any
+// type; as the head it decides between tokens, for which four bits are few.
+std::optional<WeightFormat> weights_of(const std::string& parameter, const TransformerConfig& config,
+                                       const LoadOptions& options) {
+  if (!options.weights) return {};
+  const bool embedding = parameter.ends_with("embedding.weight");
+  const bool head =
+      parameter == "head.weight" ||
+      (embedding && config.tied_head && (!config.separate_embeddings || parameter == "decoder_embedding.weight"));
+  if (embedding && !head) return {};
+  return head ? WeightFormat::i8 : options.weights;
+}
+
 }  // namespace
 
 Checkpoint Checkpoint::open(const std::filesystem::path& folder) {
   Checkpoint checkpoint;
-  const std::filesystem::path single = folder / "model.safetensors", index = folder / "model.safetensors.index.json";
   checkpoint.where_ = folder.string();
-  if (std::filesystem::exists(single)) {
-    checkpoint.files_.push_back(SafetensorsFile::open(single));
-    for (const std::string& name : checkpoint.files_[0].names()) checkpoint.places_[name] = 0;
-    return checkpoint;
+  for (const char* name : {"model.safetensors", "pytorch_model.bin"}) {
+    const std::filesystem::path single = folder / name, index = folder / (std::string(name) + ".index.json");
+    if (std::filesystem::exists(single)) {
+      checkpoint.files_.push_back(open_tensor_file(single));
+      for (const std::string& tensor : checkpoint.files_[0]->names()) checkpoint.places_[tensor] = 0;
+      return checkpoint;
+    }
+    if (std::filesystem::exists(index)) {
+      checkpoint.read_shards(folder, index);
+      return checkpoint;
+    }
   }
-  require(std::filesystem::exists(index), folder.string(),
-          ": neither model.safetensors nor model.safetensors.index.json");
+  fail(folder.string(), ": neither model.safetensors nor model.safetensors.index.json, nor pytorch_model.bin");
+}
+
+void Checkpoint::read_shards(const std::filesystem::path& folder, const std::filesystem::path& index) {
   std::map<std::string, std::size_t> numbers;
   for (const auto& [name, file] : shard_map(index)) {
     if (!numbers.contains(file)) {
-      numbers[file] = checkpoint.files_.size();
-      checkpoint.files_.push_back(SafetensorsFile::open(folder / file));
+      numbers[file] = files_.size();
+      files_.push_back(open_tensor_file(folder / file));
     }
     const std::size_t number = numbers[file];
-    require(checkpoint.files_[number].contains(name), index.string(), ": ", name, " is not in ", file);
-    checkpoint.places_[name] = number;
+    require(files_[number]->contains(name), index.string(), ": ", name, " is not in ", file);
+    places_[name] = number;
   }
-  return checkpoint;
+  require(!files_.empty(), index.string(), ": weight_map is empty");
 }
 
 void check_bindings(const std::vector<Binding>& bindings, const Checkpoint& checkpoint) {
@@ -140,21 +154,30 @@ void check_bindings(const std::vector<Binding>& bindings, const Checkpoint& chec
   require(count == 0, checkpoint.where(), ": the weights do not fit the config:", problems.str());
 }
 
-Transformer load_model(const std::filesystem::path& folder) {
+Transformer load_model(const std::filesystem::path& folder, const LoadOptions& options) {
   TransformerConfig config = load_config(folder);
-  const Checkpoint checkpoint = Checkpoint::open(folder);
-  adapt_to_file(config, checkpoint);
-  const std::vector<Binding> bindings = bind(config, checkpoint);
-  check_bindings(bindings, checkpoint);
+  auto checkpoint = std::make_shared<const Checkpoint>(Checkpoint::open(folder));
+  config.memory = WeightMemory::stored;
+  if (is_quantised(*checkpoint)) {
+    require(!options.weights, folder.string(), ": is quantised already; leave --weights out");
+    adapt_to_quantised(config, *checkpoint);
+    Transformer model(std::move(config));
+    fill_quantised(model.parameters(), checkpoint);
+    return model;
+  }
+  adapt_to_file(config, *checkpoint);
+  const std::vector<Binding> bindings = bind(config, *checkpoint);
+  check_bindings(bindings, *checkpoint);
+  config.stored_type = checkpoint->tensor(bindings.front().stored).dtype;
   Transformer model(std::move(config));
   std::map<std::string, Value> parameters;
   for (const Parameter& parameter : model.parameters()) parameters[parameter.name] = parameter.value;
   require(parameters.size() == bindings.size(), "internal: ", bindings.size(), " bindings for ", parameters.size(),
           " parameters");
   for (const Binding& binding : bindings) {
-    const ConstTensorView stored = checkpoint.tensor(binding.stored);
-    Node& parameter = *parameters.at(binding.parameter);
-    with_floating_type(stored.dtype, [&]<class T>(T) { fill<T>(parameter, binding, stored); });
+    LoadOptions chosen = options;
+    chosen.weights = weights_of(binding.parameter, model.config(), options);
+    fill_parameter(*parameters.at(binding.parameter), binding, checkpoint, chosen);
   }
   return model;
 }

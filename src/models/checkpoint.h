@@ -1,14 +1,18 @@
 #pragma once
 
-// A folder in the transformers layout: config.json, model.safetensors or shards with model.safetensors.index.json.
+// A folder in the transformers layout: config.json and model.safetensors, or pytorch_model.bin, or shards of either
+// with an index.
 
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "layers/stored_matrix.h"
 #include "models/architectures.h"
 #include "models/safetensors.h"
+#include "models/tensor_file.h"
 #include "models/transformer.h"
 
 namespace rootdk {
@@ -23,12 +27,14 @@ class Checkpoint {
   std::string_view type_name(const std::string& name) const { return file_of(name).type_name(name); }
   ConstTensorView tensor(const std::string& name) const { return file_of(name).tensor(name); }
   const std::string& where() const { return where_; }
+  const std::map<std::string, std::string>& metadata() const { return files_.front()->metadata(); }
 
  private:
-  const SafetensorsFile& file_of(const std::string& name) const { return files_[places_.at(name)]; }
+  const TensorFile& file_of(const std::string& name) const { return *files_[places_.at(name)]; }
+  void read_shards(const std::filesystem::path& folder, const std::filesystem::path& index);
 
   std::string where_;
-  std::vector<SafetensorsFile> files_;
+  std::vector<std::shared_ptr<const TensorFile>> files_;
   std::map<std::string, std::size_t> places_;
 };
 
@@ -53,7 +59,16 @@ std::vector<Binding> bind(const TransformerConfig& config, const Checkpoint& che
 // wrong (the first few of many).
 void check_bindings(const std::vector<Binding>& bindings, const Checkpoint& checkpoint);
 
+// How a model is loaded.
+struct LoadOptions {
+  // Not given: the matrices stay in the type they have in the file and are read where it is mapped, so that nothing is
+  // copied but what the file keeps in another order. int8 and int4 are made from them here; a checkpoint that
+  // write_quantised() has made is read as it is. The file must not be shortened while the model lives.
+  std::optional<WeightFormat> weights{};
+  Executor* executor = nullptr;  // of what is made here
+};
+
 // Config, check, then the weights.
-Transformer load_model(const std::filesystem::path& folder);
+Transformer load_model(const std::filesystem::path& folder, const LoadOptions& options = {});
 
 }  // namespace rootdk

@@ -1,6 +1,6 @@
 #pragma once
 
-// The one configurable transformer's description, and how config.json files of eleven architectures become it.
+// The one configurable transformer's description, and how config.json files become it.
 
 #include <cstdint>
 #include <filesystem>
@@ -33,6 +33,7 @@ struct StackConfig {
   std::vector<BlockConfig> blocks{};
   std::optional<T5BucketParams> relative{};  // one table, shared by all blocks
   std::int64_t stored_positions = 0;  // rows of a table of its own in the checkpoint (older Marian files); 0: none
+  std::int64_t groups = 0;            // layers of a group share their weights (ALBERT); 0: none do
   bool embedding_norm = false;        // behind the embeddings: BERT, BLOOM
   bool final_norm = false;
   NormParams norm{};
@@ -51,14 +52,19 @@ struct TransformerConfig {
   SinusoidalLayout sinusoidal = SinusoidalLayout::interleaved;
   double embedding_scale = 1.0;
   RopeConfig rope;
-  std::optional<StackConfig> encoder;  // encoder-decoder models
-  StackConfig stack;                   // the decoder, or the only stack
+  std::optional<RopeConfig> local_rope;  // of the layers that slide, where they have one of their own
+  std::int64_t position_offset = 0;      // rows of the learned table before the first position (RoBERTa)
+  std::int64_t embedding_size = 0;       // width of the embeddings before a projection to d_model (ALBERT); 0: none
+  std::optional<StackConfig> encoder;    // encoder-decoder models
+  StackConfig stack;                     // the decoder, or the only stack
   ModelOutput output = ModelOutput::logits;
   bool tied_head = false;            // the head is the embedding table
   double head_scale = 1.0;           // on the hidden states before the head (T5)
   double head_softcap = 0.0;         // on the logits (Gemma 2)
   bool head_bias = false;            // final_logits_bias (Marian)
   bool separate_embeddings = false;  // encoder and decoder have tables of their own (Marian)
+  DType stored_type = DType::f32;    // of the checkpoint's weights; what a cache of keys takes where none is asked for
+  WeightMemory memory = WeightMemory::own;  // of the matrices
 
   // Generation.
   std::int64_t decoder_start = -1;

@@ -1,5 +1,6 @@
 #include "models/config_parts.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -156,26 +157,60 @@ RopeConfig rope(const JsonFields& fields, std::int64_t head_dim, double share) {
   return rope;
 }
 
-void apply_windows(const JsonFields& fields, StackConfig& stack, std::int64_t usual,
-                   const std::function<bool(std::size_t layer)>& slides) {
+RopeConfig layer_rope(const JsonFields& fields, std::int64_t head_dim, const std::string& kind, FieldNames names,
+                      double usual_base) {
+  Json own = fields.object();
+  const Json* found = fields.find({"rope_parameters"});
+  if (found && found->is_object() && found->contains(kind)) {
+    own.set("rope_parameters", *found->find(kind));
+  } else if (!found || kind != "full_attention") {
+    own.erase("rope_parameters");
+    if (kind != "full_attention") own.erase("rope_scaling");
+    own.set("rope_theta", Json(fields.number(names, usual_base)));
+  }
+  return rope(JsonFields(own, fields.where()), head_dim, 1.0);
+}
+
+Json without_layer_ropes(const JsonFields& fields) {
+  Json plain = fields.object();
+  const Json* found = fields.find({"rope_parameters"});
+  if (found &&
+      std::ranges::any_of(found->items(), [](const Json::Member& member) { return member.value.is_object(); })) {
+    plain.erase("rope_parameters");
+  }
+  return plain;
+}
+
+std::vector<bool> sliding_layers(const JsonFields& fields, std::size_t layers,
+                                 const std::function<bool(std::size_t layer)>& slides) {
   const Json* types = fields.find({"layer_types"});
   if (types) {
-    require(types->is_array() && types->size() == stack.blocks.size(), fields.where(), ": layer_types must list the ",
-            stack.blocks.size(), " layers");
+    require(types->is_array() && types->size() == layers, fields.where(), ": layer_types must list the ", layers,
+            " layers");
   }
+  std::vector<bool> sliding;
+  for (std::size_t layer = 0; layer < layers; ++layer) {
+    if (!types) {
+      sliding.push_back(slides(layer));
+      continue;
+    }
+    const Json& type = (*types)[layer];
+    sliding.push_back(type == "sliding_attention");
+    require(sliding.back() || type == "full_attention", fields.where(), ": layer_types ", JsonFields::shown(type),
+            " is not supported; supported: full_attention, sliding_attention");
+  }
+  return sliding;
+}
+
+void apply_windows(const JsonFields& fields, StackConfig& stack, std::int64_t usual,
+                   const std::function<bool(std::size_t layer)>& slides) {
+  const std::vector<bool> sliding = sliding_layers(fields, stack.blocks.size(), slides);
   const bool none = fields.object().contains("sliding_window") && !fields.has("sliding_window");
   if (none) return;
   const std::int64_t window = fields.size({"sliding_window"}, usual);
   for (std::size_t layer = 0; layer < stack.blocks.size(); ++layer) {
-    bool sliding = slides(layer);
-    if (types) {
-      const Json& type = (*types)[layer];
-      sliding = type == "sliding_attention";
-      require(sliding || type == "full_attention", fields.where(), ": layer_types ", JsonFields::shown(type),
-              " is not supported; supported: full_attention, sliding_attention");
-    }
     // A window of n keeps the query's own key and n - 1 before it.
-    if (sliding) stack.blocks[layer].attention.window_left = window - 1;
+    if (sliding[layer]) stack.blocks[layer].attention.window_left = window - 1;
   }
 }
 

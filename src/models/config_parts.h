@@ -32,6 +32,17 @@ RopeConfig rope(const JsonFields& fields, std::int64_t head_dim, double share);
 void apply_windows(const JsonFields& fields, StackConfig& stack, std::int64_t usual,
                    const std::function<bool(std::size_t layer)>& slides);
 
+// Which layers slide: those that layer_types names or, without it, that `slides` picks.
+std::vector<bool> sliding_layers(const JsonFields& fields, std::size_t layers,
+                                 const std::function<bool(std::size_t layer)>& slides);
+
+// RoPE of one kind of layers ("full_attention"): rope_parameters of that kind or, in older files, the base under
+// `names`.
+RopeConfig layer_rope(const JsonFields& fields, std::int64_t head_dim, const std::string& kind, FieldNames names,
+                      double usual_base);
+// The fields without rope_parameters for kinds of layers.
+Json without_layer_ropes(const JsonFields& fields);
+
 TransformerConfig parse_language_model(const JsonFields& fields);
 
 }  // namespace rootdk

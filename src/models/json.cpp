@@ -145,6 +145,21 @@ const Json* Json::find(std::string_view name) const {
   return found != members.end() && found->name == name ? &found->value : nullptr;
 }
 
+void Json::erase(std::string_view name) {
+  std::erase_if(std::get<Object>(value_), [&](const Member& member) { return member.name == name; });
+}
+
+void Json::set(std::string_view name, Json value) {
+  auto& members = std::get<Object>(value_);
+  const auto at =
+      std::ranges::lower_bound(members, name, {}, [](const Member& m) -> std::string_view { return m.name; });
+  if (at != members.end() && at->name == name) {
+    at->value = std::move(value);
+  } else {
+    members.insert(at, {std::string(name), std::move(value)});
+  }
+}
+
 std::string Json::dump() const {
   std::string text;
   write(*this, text);

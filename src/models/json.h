@@ -74,6 +74,9 @@ class Json {
   std::span<const Member> items() const;
   const Json* find(std::string_view name) const;  // null: there is none
   bool contains(std::string_view name) const { return find(name) != nullptr; }
+  // Of an object: a member of this name, in place of what it has; none of this name.
+  void set(std::string_view name, Json value);
+  void erase(std::string_view name);
 
   // On one line, in ASCII: for messages.
   std::string dump() const;

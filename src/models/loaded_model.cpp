@@ -4,15 +4,16 @@
 
 #include "core/check.h"
 #include "models/builtin.h"
-#include "models/checkpoint.h"
 
 namespace rootdk {
 
-LoadedModel LoadedModel::load(const std::string& folder) {
-  const std::filesystem::path path = model_folder(folder);
-  LoadedModel loaded{.name = folder, .model = load_model(path)};
-  if (std::filesystem::exists(path / "tokenizer.json")) loaded.tokenizer = Tokenizer::load(path);
-  return loaded;
+LoadedModel LoadedModel::load(const std::string& folder, const LoadOptions& options) {
+  return reading_file([&] {
+    const std::filesystem::path path = model_folder(folder);
+    LoadedModel loaded{.name = folder, .model = load_model(path, options)};
+    if (std::filesystem::exists(path / "tokenizer.json")) loaded.tokenizer = Tokenizer::load(path);
+    return loaded;
+  });
 }
 
 const Tokenizer& LoadedModel::require_tokenizer() const {

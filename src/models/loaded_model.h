@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "models/checkpoint.h"
 #include "models/tokenizer.h"
-#include "models/transformer.h"
 
 namespace rootdk {
 
@@ -18,7 +18,7 @@ struct LoadedModel {
   std::optional<Tokenizer> tokenizer{};
 
   // A folder with config.json and model.safetensors, or "builtin": the model that comes with the project.
-  static LoadedModel load(const std::string& folder);
+  static LoadedModel load(const std::string& folder, const LoadOptions& options = {});
 
   const Tokenizer& require_tokenizer() const;  // throws rootdk::Error that says so where there is none
   // The ids of a text. An empty text becomes the model's first token, where its config names one.

@@ -33,14 +33,16 @@ class Descriptor {
 MappedFile::MappedFile(const std::filesystem::path& path) {
   // Without O_NONBLOCK a pipe would wait here for a writer, before it can be refused.
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  require(file.get() >= 0, "cannot open ", path.string(), ": ", std::strerror(errno));
+  require(file.get() >= 0, ErrorKind::file, "cannot open ", path.string(), ": ", std::strerror(errno));
   struct stat status {};
-  require(::fstat(file.get(), &status) == 0, "cannot examine ", path.string(), ": ", std::strerror(errno));
-  require(S_ISREG(status.st_mode), "cannot open ", path.string(), ": it is not a regular file");
+  require(::fstat(file.get(), &status) == 0, ErrorKind::file, "cannot examine ", path.string(), ": ",
+          std::strerror(errno));
+  require(S_ISREG(status.st_mode), ErrorKind::file, "cannot open ", path.string(), ": it is not a regular file");
   const auto size = static_cast<std::size_t>(status.st_size);
   if (size == 0) return;  // mmap refuses length 0; an empty span serves
   void* memory = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
-  require(memory != MAP_FAILED, "cannot map the ", size, " bytes of ", path.string(), ": ", std::strerror(errno));
+  require(memory != MAP_FAILED, ErrorKind::file, "cannot map the ", size, " bytes of ", path.string(), ": ",
+          std::strerror(errno));
   bytes_ = {static_cast<const std::byte*>(memory), size};
 }
 

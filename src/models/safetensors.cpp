@@ -247,10 +247,12 @@ SafetensorsFile& SafetensorsFile::operator=(SafetensorsFile&&) noexcept = defaul
 SafetensorsFile::~SafetensorsFile() = default;
 
 SafetensorsFile SafetensorsFile::open(const std::filesystem::path& path) {
-  MappedFile mapping(path);
-  SafetensorsFile result = parse(mapping.bytes(), path.string());
-  result.content_->mapping = std::move(mapping);
-  return result;
+  return reading_file([&] {
+    MappedFile mapping(path);
+    SafetensorsFile result = parse(mapping.bytes(), path.string());
+    result.content_->mapping = std::move(mapping);
+    return result;
+  });
 }
 
 SafetensorsFile SafetensorsFile::parse(std::span<const std::byte> bytes, std::string name) {

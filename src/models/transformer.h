@@ -6,6 +6,7 @@
 #include <span>
 
 #include "models/config.h"
+#include "models/model_cache.h"
 
 namespace rootdk {
 
@@ -16,15 +17,6 @@ struct ModelInput {
   std::vector<std::int32_t> mask{};
   std::vector<std::int32_t> token_types{};  // [batch, len]; empty: all 0
   std::vector<std::int32_t> decoder_ids{};  // [batch, decoder_len]: encoder-decoder models
-};
-
-// What was computed for tokens already seen, so that a step only computes the new ones. One batch, one model.
-struct ModelCache {
-  std::vector<LayerCache> self, cross;  // one a layer
-  std::vector<std::int32_t> mask;       // [batch, length]
-  std::int64_t length = 0;
-  Value encoder_output;  // encoder-decoder models
-  std::shared_ptr<const PaddingMask> encoder_padding;
 };
 
 // Which attention of a model: of the decoder or the only stack, of the encoder, or from decoder to encoder.
@@ -59,11 +51,16 @@ class Transformer {
   Parameters parameters() const;
   std::int64_t parameter_count() const;
 
-  // With a cache, ids (decoder_ids of an encoder-decoder model) are those that follow the ones it has seen; ids of an
-  // encoder are read in the first call alone. A call that throws leaves the cache as it was.
-  ModelResult forward(Context& context, const ModelInput& input, const ForwardOptions& options = {},
-                      ModelCache* cache = nullptr) const;
-  ModelCache make_cache(std::int64_t batch, std::int64_t capacity) const;
+  ModelResult forward(Context& context, const ModelInput& input, const ForwardOptions& options = {}) const;
+
+  // Sequences that grow token by token (models/model_cache.h). extend() gives the tokens of the steps to their
+  // sequences, ids one step after another, and returns the output of each step's last token, or of all tokens. What a
+  // token gives has the same bits whatever other steps are in the call. A call that throws leaves the cache as it was.
+  ModelCache make_cache(const CacheOptions& options = {}) const;
+  // An empty sequence; `source` has the ids that an encoder-decoder model's encoder gets.
+  SequenceId open_sequence(Context& context, ModelCache& cache, std::span<const std::int32_t> source = {}) const;
+  Value extend(Context& context, ModelCache& cache, std::span<const std::int32_t> ids, KvSteps steps,
+               ExtendOutput output = ExtendOutput::last_token) const;
 
   // The blocks of the decoder or the only stack, for training's QK-clip.
   std::span<Block> blocks() { return stack_.blocks; }
@@ -76,11 +73,11 @@ class Transformer {
     Value positions;  // [max_position, d_model], where the checkpoint stores it
 
     Stack() = default;
-    Stack(const StackConfig& config, std::int64_t d_model);
+    Stack(const StackConfig& config, std::int64_t d_model, std::int64_t embedding_width);
     void collect(Parameters& into, const std::string& name) const;
   };
   struct StackCall;
-  class CacheGuard;
+  class ExtendGuard;
 
   Value embed_tokens(Context& context, const Stack& stack, const Value& table, std::span<const std::int32_t> ids,
                      std::span<const std::int32_t> positions, std::span<const std::int32_t> token_types) const;
@@ -93,6 +90,7 @@ class Transformer {
   Value embedding_;          // [vocab, d_model]
   Value decoder_embedding_;  // where it is separate, else the same
   Value positions_, token_types_;
+  Linear embedding_projection_;  // null weight where embeddings have the width of the model
   std::optional<Stack> encoder_;
   Stack stack_;
   Value head_, head_bias_;

@@ -1,12 +1,14 @@
 #include "c_api/status.h"
 #include "models/generate.h"
 #include "models_api/handles.h"
+#include "models_api/interruptible.h"
 
 using namespace rootdk;
 using namespace rootdk::models_api;
 using rootdk::c_api::guarded;
 
 struct rootdk_generation {
+  std::unique_ptr<InterruptibleExecutor> executor;  // of the generator
   Generator generator;
   std::optional<StreamDecoder> stream{};  // where the model has a tokenizer
   std::optional<std::int32_t> pending{};  // drawn, but its text could not be handed out for want of memory
@@ -14,34 +16,42 @@ struct rootdk_generation {
 
 namespace {
 
+rootdk_generate_params default_params() {
+  const GenerateParams defaults;
+  return {.struct_size = sizeof(rootdk_generate_params),
+          .max_new = defaults.max_new,
+          .greedy = defaults.sampling.greedy,
+          .temperature = defaults.sampling.temperature,
+          .top_k = defaults.sampling.top_k,
+          .top_p = defaults.sampling.top_p,
+          .seed = defaults.sampling.seed,
+          .stop_at_end = defaults.stop_at_end,
+          .cache = defaults.cache,
+          .threads = 0};
+}
+
 GenerateParams convert_params(const rootdk_generate_params* params) {
   if (!params) return {};
-  require_size(params, "rootdk_generate_params");
-  return {.max_new = params->max_new,
-          .sampling = {.greedy = params->greedy != 0,
-                       .temperature = params->temperature,
-                       .top_k = params->top_k,
-                       .top_p = params->top_p,
-                       .seed = params->seed},
-          .stop_at_end = params->stop_at_end != 0,
-          .cache = params->cache != 0,
-          .executor = executor_of(params->threads)};
+  const auto p = read_struct(params, default_params(), "rootdk_generate_params");
+  return {.max_new = p.max_new,
+          .sampling = {.greedy = p.greedy != 0,
+                       .temperature = p.temperature,
+                       .top_k = p.top_k,
+                       .top_p = p.top_p,
+                       .seed = p.seed},
+          .stop_at_end = p.stop_at_end != 0,
+          .cache = p.cache != 0};
 }
 
 }  // namespace
 
+void rootdk_generate_params_init_sized(rootdk_generate_params* params, size_t struct_size) {
+  init_struct(params, struct_size, default_params());
+}
+
+#undef rootdk_generate_params_init
 void rootdk_generate_params_init(rootdk_generate_params* params) {
-  const GenerateParams defaults;
-  *params = {.struct_size = sizeof *params,
-             .max_new = defaults.max_new,
-             .greedy = defaults.sampling.greedy,
-             .temperature = defaults.sampling.temperature,
-             .top_k = defaults.sampling.top_k,
-             .top_p = defaults.sampling.top_p,
-             .seed = defaults.sampling.seed,
-             .stop_at_end = defaults.stop_at_end,
-             .cache = defaults.cache,
-             .threads = 0};
+  rootdk_generate_params_init_sized(params, 72);  // the size in version 0.1
 }
 
 rootdk_status rootdk_generation_begin(const rootdk_model* model, const int32_t* ids, size_t count,
@@ -58,8 +68,11 @@ rootdk_status rootdk_generation_begin(const rootdk_model* model, const int32_t* 
       // The answer of an encoder-decoder model is a text of its own.
       stream.emplace(*subject.tokenizer, config.encoder ? std::vector<std::int32_t>() : prompt);
     }
-    made =
-        new rootdk_generation{Generator(subject.model, std::move(prompt), convert_params(params)), std::move(stream)};
+    auto executor = std::make_unique<InterruptibleExecutor>(executor_of(params ? params->threads : 0));
+    GenerateParams converted = convert_params(params);
+    converted.executor = executor.get();
+    Generator generator(subject.model, std::move(prompt), converted);
+    made = new rootdk_generation{std::move(executor), std::move(generator), std::move(stream)};
   });
 }
 

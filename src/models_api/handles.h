@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "c_api/convert.h"
+#include "c_api/struct_version.h"
 #include "core/check.h"
 #include "models/loaded_model.h"
 #include "rootdk/models_c_api.h"
@@ -17,7 +18,8 @@ struct rootdk_model {
 
 namespace rootdk::models_api {
 
-using c_api::require_size;
+using c_api::init_struct;
+using c_api::read_struct;
 using c_api::result;
 
 inline const LoadedModel& loaded(const rootdk_model* model) {

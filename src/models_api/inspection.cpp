@@ -4,6 +4,7 @@
 #include "lab/inspect/json.h"
 #include "lab/inspect/page.h"
 #include "models_api/handles.h"
+#include "models_api/interruptible.h"
 
 using namespace rootdk;
 using namespace rootdk::models_api;
@@ -21,14 +22,20 @@ std::vector<std::int64_t> chosen(const int64_t* numbers, size_t count, const cha
   return {numbers, numbers + count};
 }
 
+rootdk_inspect_params default_params() {
+  rootdk_inspect_params params{};
+  params.struct_size = sizeof params;
+  params.map_side = lab::InspectOptions{}.map_side;
+  return params;
+}
+
 lab::InspectOptions convert_params(const rootdk_inspect_params* params) {
   if (!params) return {};
-  require_size(params, "rootdk_inspect_params");
-  require(params->map_side >= 1, "inspect: map_side ", params->map_side, " must be at least 1");
-  return {.layers = chosen(params->layers, params->layer_count, "layers"),
-          .heads = chosen(params->heads, params->head_count, "heads"),
-          .map_side = params->map_side,
-          .executor = executor_of(params->threads)};
+  const auto p = read_struct(params, default_params(), "rootdk_inspect_params");
+  require(p.map_side >= 1, "inspect: map_side ", p.map_side, " must be at least 1");
+  return {.layers = chosen(p.layers, p.layer_count, "layers"),
+          .heads = chosen(p.heads, p.head_count, "heads"),
+          .map_side = p.map_side};
 }
 
 const rootdk_inspection& given(const rootdk_inspection* inspection) {
@@ -38,10 +45,13 @@ const rootdk_inspection& given(const rootdk_inspection* inspection) {
 
 }  // namespace
 
+void rootdk_inspect_params_init_sized(rootdk_inspect_params* params, size_t struct_size) {
+  init_struct(params, struct_size, default_params());
+}
+
+#undef rootdk_inspect_params_init
 void rootdk_inspect_params_init(rootdk_inspect_params* params) {
-  *params = rootdk_inspect_params{};
-  params->struct_size = sizeof *params;
-  params->map_side = lab::InspectOptions{}.map_side;
+  rootdk_inspect_params_init_sized(params, 56);  // the size in version 0.1
 }
 
 rootdk_status rootdk_model_inspect(const rootdk_model* model, const int32_t* ids, size_t count,
@@ -49,7 +59,10 @@ rootdk_status rootdk_model_inspect(const rootdk_model* model, const int32_t* ids
   return guarded([&] {
     rootdk_inspection*& made = result(inspection, "inspection");
     made = nullptr;
-    made = new rootdk_inspection{lab::inspect(loaded(model), ids_of(ids, count), convert_params(params))};
+    lab::InspectOptions options = convert_params(params);
+    InterruptibleExecutor executor(executor_of(params ? params->threads : 0));
+    options.executor = &executor;
+    made = new rootdk_inspection{lab::inspect(loaded(model), ids_of(ids, count), options)};
   });
 }
 

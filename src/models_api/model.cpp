@@ -4,6 +4,7 @@
 #include "c_api/status.h"
 #include "models/token_ids.h"
 #include "models_api/handles.h"
+#include "models_api/interruptible.h"
 
 using namespace rootdk;
 using namespace rootdk::models_api;
@@ -73,30 +74,36 @@ rootdk_status rootdk_model_load(const char* folder, rootdk_model** model) {
 
 void rootdk_model_destroy(rootdk_model* model) { delete model; }
 
+void rootdk_model_info_init_sized(rootdk_model_info* info, size_t struct_size) {
+  init_struct(info, struct_size, rootdk_model_info{});
+}
+
+#undef rootdk_model_info_init
 void rootdk_model_info_init(rootdk_model_info* info) {
-  *info = rootdk_model_info{};
-  info->struct_size = sizeof *info;
+  rootdk_model_info_init_sized(info, 96);  // the size in version 0.1
 }
 
 rootdk_status rootdk_model_describe(const rootdk_model* model, rootdk_model_info* info) {
   return guarded([&] {
     const LoadedModel& subject = loaded(model);
-    require_size(&result(info, "info"), "rootdk_model_info");
+    const size_t size = result(info, "info").struct_size;
+    c_api::require_struct_size<rootdk_model_info>(size, "rootdk_model_info");
     const TransformerConfig& config = subject.model.config();
     const MultiHeadConfig& attention = config.stack.blocks.at(0).attention;
-    *info = {.struct_size = sizeof *info,
-             .architecture = config.architecture.c_str(),
-             .parameters = subject.model.parameter_count(),
-             .d_model = config.d_model,
-             .layers = static_cast<int64_t>(config.stack.blocks.size()),
-             .heads = attention.heads,
-             .kv_heads = attention.kv_heads,
-             .vocab_size = config.vocab_size,
-             .output_width = output_width(config),
-             .max_position = config.max_position,
-             .gives_logits = config.output == ModelOutput::logits,
-             .has_encoder = config.encoder.has_value(),
-             .has_tokenizer = subject.tokenizer.has_value()};
+    const rootdk_model_info made{.struct_size = sizeof *info,
+                                 .architecture = config.architecture.c_str(),
+                                 .parameters = subject.model.parameter_count(),
+                                 .d_model = config.d_model,
+                                 .layers = static_cast<int64_t>(config.stack.blocks.size()),
+                                 .heads = attention.heads,
+                                 .kv_heads = attention.kv_heads,
+                                 .vocab_size = config.vocab_size,
+                                 .output_width = output_width(config),
+                                 .max_position = config.max_position,
+                                 .gives_logits = config.output == ModelOutput::logits,
+                                 .has_encoder = config.encoder.has_value(),
+                                 .has_tokenizer = subject.tokenizer.has_value()};
+    c_api::write_struct(info, size, made);
   });
 }
 
@@ -130,7 +137,8 @@ rootdk_status rootdk_model_forward(const rootdk_model* model, const rootdk_tenso
     const std::int64_t width = output_width(subject.model.config());
     const TensorView to = c_api::view(out);
     check_output(to, {input.batch, tokens / input.batch, width});
-    Context context{.executor = executor_of(threads)};
+    InterruptibleExecutor executor(executor_of(threads));
+    Context context{.executor = &executor};
     const ModelResult computed = subject.model.forward(context, input);
     const float* from = std::as_const(*computed.output).data();
     for (std::int64_t b = 0; b < to.size(0); ++b) {

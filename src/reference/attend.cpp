@@ -44,12 +44,12 @@ class CachedHead {
 struct AttendInputs {
   explicit AttendInputs(const AttendCall& call)
       : q(call.q),
-        relative_table(
-            call.params.relative_table.defined()
-                ? broadcast(call.params.relative_table, {call.shape.heads, call.params.relative_table.size(1)})
-                : ConstTensorView{}),
-        alibi_slopes(call.params.alibi_slopes),
-        sinks(call.params.sinks) {}
+        relative_table(call.params.logits.relative_table.defined()
+                           ? broadcast(call.params.logits.relative_table,
+                                       {call.shape.heads, call.params.logits.relative_table.size(1)})
+                           : ConstTensorView{}),
+        alibi_slopes(call.params.logits.alibi_slopes),
+        sinks(call.params.logits.sinks) {}
 
   Doubles<4> q;
   Doubles<2> relative_table;
@@ -112,11 +112,11 @@ class AttendRow {
     double score = 0;
     for (std::size_t d = 0; d < q.size(); ++d) score += q[d] * k(span_, j, static_cast<std::int64_t>(d));
     double x = score * call_.logit_scale;
-    if (p.softcap > 0) x = p.softcap * std::tanh(x / p.softcap);
+    if (p.logits.softcap > 0) x = p.logits.softcap * std::tanh(x / p.logits.softcap);
     const std::int64_t distance = position_ - j;
     if (from_.relative_table) {
-      const std::int64_t entries = p.relative_table.size(1);
-      x += from_.relative_table(head_, std::clamp<std::int64_t>(distance + p.relative_zero, 0, entries - 1));
+      const std::int64_t entries = p.logits.relative_table.size(1);
+      x += from_.relative_table(head_, std::clamp<std::int64_t>(distance + p.logits.relative_zero, 0, entries - 1));
     }
     if (from_.alibi_slopes) x -= from_.alibi_slopes(head_) * static_cast<double>(distance);
     return x;
@@ -161,7 +161,7 @@ class AttendRow {
 void attend(const AttendCall& call) {
   const AttendInputs inputs(call);
   const AttendOutputs outputs(call);
-  Executor& executor = call.execution.executor ? *call.execution.executor : default_executor();
+  Executor& executor = executor_of(call.execution);
   executor.parallel_for(call.shape.heads, [&](std::int64_t head) {
     for (const KvSpan& span : call.spans) {
       for (std::int64_t i = 0; i < span.tokens; ++i) AttendRow(call, inputs, outputs, span, head, i).run();
@@ -172,7 +172,8 @@ void attend(const AttendCall& call) {
 
 std::string refuse_attend(const AttendCall& call) { return refuse_device(call.q.device); }
 
-constexpr AttendImplementation kAttend[] = {{.name = "reference", .refuse = refuse_attend, .run = attend}};
+constexpr AttendImplementation kAttend[] = {
+    {.name = "reference", .answer = [](const AttendCall& call) { return accept_unless(refuse_attend(call), attend); }}};
 
 }  // namespace
 

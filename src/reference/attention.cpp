@@ -144,12 +144,12 @@ class ForwardHead {
   }
 
   void copy_weight(std::int64_t row, std::int64_t column, double weight) const {
-    if (!call_.stats.weight_rows.defined()) {
+    if (!call_.params.stats.weight_rows.defined()) {
       to_.weights(batch_, head_, row, column) = weight;
       return;
     }
-    const auto chosen = read<std::int32_t, 1>(call_.stats.weight_rows);
-    for (std::int64_t r = 0; r < call_.stats.weight_rows.size(0); ++r) {
+    const auto chosen = read<std::int32_t, 1>(call_.params.stats.weight_rows);
+    for (std::int64_t r = 0; r < call_.params.stats.weight_rows.size(0); ++r) {
       if (chosen(r) == row) to_.weights(batch_, head_, r, column) = weight;
     }
   }
@@ -166,7 +166,7 @@ void forward(const ForwardCall& call) {
   const LogitInputs inputs(call.shape, call.params, call.logit_scale, call.q, call.k);
   const Doubles<4> v(call.v);
   const ForwardOutputs outputs(call);
-  Executor& executor = call.execution.executor ? *call.execution.executor : default_executor();
+  Executor& executor = executor_of(call.execution);
   executor.parallel_for(call.shape.batch * call.shape.heads, [&](std::int64_t index) {
     ForwardHead(call, inputs, v, outputs, index / call.shape.heads, index % call.shape.heads).run();
   });
@@ -175,7 +175,9 @@ void forward(const ForwardCall& call) {
 
 std::string refuse_forward(const ForwardCall& call) { return refuse_device(call.q.device); }
 
-constexpr ForwardImplementation kForward[] = {{.name = "reference", .refuse = refuse_forward, .run = forward}};
+constexpr ForwardImplementation kForward[] = {{.name = "reference", .answer = [](const ForwardCall& call) {
+                                                 return accept_unless(refuse_forward(call), forward);
+                                               }}};
 
 }  // namespace
 

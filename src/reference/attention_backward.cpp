@@ -215,7 +215,7 @@ void backward(const BackwardCall& call) {
   const BackwardOutputs outputs(call);
   const std::int64_t tasks = heads_share_a_gradient(call) ? 1 : call.shape.kv_heads;
   const std::int64_t heads_per_task = tasks ? call.shape.heads / tasks : 0;
-  Executor& executor = call.execution.executor ? *call.execution.executor : default_executor();
+  Executor& executor = executor_of(call.execution);
   executor.parallel_for(tasks, [&](std::int64_t task) {
     for (std::int64_t sequence = 0; sequence < call.shape.batch; ++sequence) {
       for (std::int64_t head = task * heads_per_task; head < (task + 1) * heads_per_task; ++head) {
@@ -228,7 +228,9 @@ void backward(const BackwardCall& call) {
 
 std::string refuse_backward(const BackwardCall& call) { return refuse_device(call.saved.q.device); }
 
-constexpr BackwardImplementation kBackward[] = {{.name = "reference", .refuse = refuse_backward, .run = backward}};
+constexpr BackwardImplementation kBackward[] = {{.name = "reference", .answer = [](const BackwardCall& call) {
+                                                   return accept_unless(refuse_backward(call), backward);
+                                                 }}};
 
 }  // namespace
 

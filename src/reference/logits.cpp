@@ -22,13 +22,14 @@ LogitInputs::LogitInputs(const AttentionShape& shape, const AttentionParams& par
       q(q),
       k(k),
       additive_v(params.additive_v),
-      alibi_slopes(params.alibi_slopes),
-      sinks(params.sinks) {
+      alibi_slopes(params.logits.alibi_slopes),
+      sinks(params.logits.sinks) {
   const AttentionShape& s = shape;
   if (params.bias.defined()) bias = Doubles<4>(broadcast(params.bias, {s.batch, s.heads, s.q_len, s.kv_len}));
   if (params.mask.defined()) mask = bytes(broadcast(params.mask, {s.batch, s.heads, s.q_len, s.kv_len}));
-  if (params.relative_table.defined()) {
-    relative_table = Doubles<2>(broadcast(params.relative_table, {s.heads, params.relative_table.size(1)}));
+  if (params.logits.relative_table.defined()) {
+    relative_table =
+        Doubles<2>(broadcast(params.logits.relative_table, {s.heads, params.logits.relative_table.size(1)}));
   }
   if (params.block_mask.defined()) {
     const std::int64_t q_blocks = blocks_over(s.q_len, params.block_q);
@@ -45,7 +46,7 @@ HeadLogits::HeadLogits(const LogitInputs& inputs, std::int64_t sequence, std::in
       span_(sequence_span(inputs.shape, inputs.params, sequence)) {}
 
 bool HeadLogits::keeps(std::int64_t i, std::int64_t j) const {
-  const KeyRange range = key_range(span_, in_.params, i);  // causal, window and key length
+  const KeyRange range = key_range(span_, window_of(in_.params), i);  // causal, window and key length
   if (j < range.begin || j >= range.end) return false;
   if (in_.mask && !in_.mask(sequence_, head_, i, j)) return false;
   if (in_.block_mask && !in_.block_mask(sequence_, head_, i / in_.params.block_q, j / in_.params.block_kv)) {
@@ -77,7 +78,7 @@ double HeadLogits::score(std::int64_t i, std::int64_t j) const {
 
 double HeadLogits::logit(std::int64_t i, std::int64_t j) const {
   if (!keeps(i, j)) return -std::numeric_limits<double>::infinity();
-  const double cap = in_.params.softcap;
+  const double cap = in_.params.logits.softcap;
   double x = score(i, j) * in_.logit_scale;
   if (cap > 0) x = cap * std::tanh(x / cap);
   if (in_.relative_table) x += in_.relative_table(head_, relative_entry(i, j));
@@ -87,7 +88,7 @@ double HeadLogits::logit(std::int64_t i, std::int64_t j) const {
 }
 
 double HeadLogits::logit_slope(std::int64_t i, std::int64_t j) const {
-  const double cap = in_.params.softcap;
+  const double cap = in_.params.logits.softcap;
   if (cap == 0) return in_.logit_scale;
   const double t = std::tanh(score(i, j) * in_.logit_scale / cap);
   return in_.logit_scale * (1 - t * t);
@@ -96,8 +97,8 @@ double HeadLogits::logit_slope(std::int64_t i, std::int64_t j) const {
 double HeadLogits::sink() const { return in_.sinks ? in_.sinks(head_) : -std::numeric_limits<double>::infinity(); }
 
 std::int64_t HeadLogits::relative_entry(std::int64_t i, std::int64_t j) const {
-  const std::int64_t last = in_.params.relative_table.size(1) - 1;
-  return std::clamp<std::int64_t>(distance(i, j) + in_.params.relative_zero, 0, last);
+  const std::int64_t last = in_.params.logits.relative_table.size(1) - 1;
+  return std::clamp<std::int64_t>(distance(i, j) + in_.params.logits.relative_zero, 0, last);
 }
 
 }  // namespace rootdk::reference

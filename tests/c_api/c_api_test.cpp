@@ -53,7 +53,7 @@ TEST_F(CApi, ForwardMatchesCpp) {
   stats.lse = &clse;
   ASSERT_EQ(ROOTDK_OK, rootdk_attention(&cq, &ck, &cv, &cout, &params, &stats, nullptr)) << rootdk_last_error();
   attention(q, k, v, expected,
-            {.scale = 0.7, .causal = true, .window_left = 3, .sinks = sinks, .dropout = 0.25, .seed = 9},
+            {.logits = {.scale = 0.7, .sinks = sinks}, .causal = true, .window_left = 3, .dropout = 0.25, .seed = 9},
             {.lse = expected_lse});
   expect_same_bits(out, expected);
   expect_same_bits(lse, expected_lse);
@@ -96,9 +96,9 @@ TEST_F(CApi, ErrorsCarryTheMessage) {
   EXPECT_THAT(rootdk_last_error(), HasSubstr("q is not given"));
 
   rootdk_attention_params_init(&params);
-  params.struct_size = 8;
+  params.struct_size = 0;
   EXPECT_EQ(ROOTDK_INVALID_ARGUMENT, rootdk_attention(&cq, &ck, &cv, &cout, &params, nullptr, nullptr));
-  EXPECT_THAT(rootdk_last_error(), HasSubstr("struct_size 8"));
+  EXPECT_THAT(rootdk_last_error(), HasSubstr("struct_size 0"));
 
   rootdk_attention_params_init(&params);
   params.scale_kind = 7;
@@ -121,6 +121,83 @@ TEST_F(CApi, ErrorsCarryTheMessage) {
 
   EXPECT_EQ(ROOTDK_INVALID_ARGUMENT, rootdk_attention_backward(nullptr, nullptr, nullptr, nullptr, nullptr));
   EXPECT_THAT(rootdk_last_error(), HasSubstr("saved is null"));
+}
+
+// A struct of an older caller ends earlier; what it lacks takes its default.
+TEST_F(CApi, ShorterStructsTakeTheDefaults) {
+  rootdk_attention_params params;
+  rootdk_attention_params_init(&params);
+  params.causal = 1;
+  params.dropout = 2;  // out of range, and behind the end that this caller knows
+  params.struct_size = offsetof(rootdk_attention_params, dropout);
+  ASSERT_EQ(ROOTDK_OK, rootdk_attention(&cq, &ck, &cv, &cout, &params, nullptr, nullptr)) << rootdk_last_error();
+  Tensor expected(DType::f32, out.shape());
+  attention(q, k, v, expected, {.causal = true});
+  expect_same_bits(out, expected);
+}
+
+// A struct of a newer caller is longer; it is accepted while it does not use what it has more.
+TEST_F(CApi, LongerStructsMayNotUseWhatIsNotKnown) {
+  struct Newer {
+    rootdk_attention_params params;
+    int64_t unknown[3];
+  } newer{};
+  rootdk_attention_params_init(&newer.params);
+  newer.params.struct_size = sizeof newer;
+  EXPECT_EQ(ROOTDK_OK, rootdk_attention(&cq, &ck, &cv, &cout, &newer.params, nullptr, nullptr)) << rootdk_last_error();
+  newer.unknown[1] = 1;
+  EXPECT_EQ(ROOTDK_UNSUPPORTED, rootdk_attention(&cq, &ck, &cv, &cout, &newer.params, nullptr, nullptr));
+  EXPECT_THAT(rootdk_last_error(), HasSubstr("a field of a newer version"));
+  newer.params.struct_size = std::size_t{1} << 40;
+  EXPECT_EQ(ROOTDK_INVALID_ARGUMENT, rootdk_attention(&cq, &ck, &cv, &cout, &newer.params, nullptr, nullptr));
+}
+
+TEST_F(CApi, InitWritesNoMoreThanTheCallerHas) {
+  rootdk_attention_params params;
+  std::memset(&params, 0x5a, sizeof params);
+  const std::size_t known = offsetof(rootdk_attention_params, kv_lengths);
+  ASSERT_EQ(ROOTDK_OK, rootdk_struct_init(&params, ROOTDK_STRUCT_ATTENTION_PARAMS, known));
+  EXPECT_EQ(known, params.struct_size);
+  EXPECT_EQ(1.0, params.temperature);
+  EXPECT_EQ(-1, params.window_right);
+  const auto* bytes = reinterpret_cast<const unsigned char*>(&params);
+  for (std::size_t i = known; i < sizeof params; ++i) EXPECT_EQ(0x5a, bytes[i]) << i;
+  EXPECT_EQ(ROOTDK_INVALID_ARGUMENT, rootdk_struct_init(nullptr, ROOTDK_STRUCT_ATTENTION_PARAMS, known));
+  EXPECT_EQ(ROOTDK_INVALID_ARGUMENT, rootdk_struct_init(&params, 99, known));
+  rootdk_attention_params* null = nullptr;
+  rootdk_attention_params_init(null);  // left alone
+}
+
+TEST_F(CApi, KindsOfErrorsHaveTheirStatus) {
+  rootdk_execution execution;
+  rootdk_execution_init(&execution);
+  execution.target = "abacus";
+  EXPECT_EQ(ROOTDK_INVALID_ARGUMENT, rootdk_attention(&cq, &ck, &cv, &cout, nullptr, nullptr, &execution));
+  rootdk_tensor elsewhere[4] = {cq, ck, cv, cout};
+  for (rootdk_tensor& tensor : elsewhere) tensor.device_kind = ROOTDK_CUDA, tensor.device_index = 99;
+  EXPECT_EQ(ROOTDK_UNSUPPORTED,
+            rootdk_attention(&elsewhere[0], &elsewhere[1], &elsewhere[2], &elsewhere[3], nullptr, nullptr, nullptr));
+}
+
+TEST_F(CApi, WorkspaceQueriesKnowTheTarget) {
+  size_t bytes = 1;
+  EXPECT_EQ(ROOTDK_OK, rootdk_attention_workspace_on(&cq, &ck, &cv, &cout, nullptr, nullptr, nullptr, &bytes));
+  EXPECT_EQ(0u, bytes);
+  rootdk_execution execution;
+  rootdk_execution_init(&execution);
+  execution.target = "abacus";
+  EXPECT_EQ(ROOTDK_INVALID_ARGUMENT,
+            rootdk_attention_workspace_on(&cq, &ck, &cv, &cout, nullptr, nullptr, &execution, &bytes));
+  EXPECT_THAT(rootdk_last_error(), HasSubstr("abacus"));
+}
+
+TEST_F(CApi, ConvertsElementTypes) {
+  Tensor half(DType::bf16, q.shape());
+  rootdk_tensor chalf = c_tensor(half);
+  ASSERT_EQ(ROOTDK_OK, rootdk_tensor_convert(&cq, &chalf)) << rootdk_last_error();
+  expect_same_bits(half, convert(q, DType::bf16));
+  chalf.shape[0] = 7;
+  EXPECT_EQ(ROOTDK_INVALID_ARGUMENT, rootdk_tensor_convert(&cq, &chalf));
 }
 
 TEST_F(CApi, ErrorsBelongToTheirThread) {

@@ -132,15 +132,15 @@ void expect_same_attention(const Pair& pair, int64_t id, SequenceId sequence) {
   ASSERT_EQ(ROOTDK_OK, rootdk_kv_attend(pair.c, &cq, &cout, &step, 1, &params, &asked, nullptr)) << rootdk_last_error();
   attend(pair.cpp, q, expected, {{.sequence = sequence, .tokens = kNew}},
          {.layer = 1,
-          .scale = 0.7,
-          .temperature = 1.5,
-          .softcap = 20,
+          .logits = {.scale = 0.7,
+                     .temperature = 1.5,
+                     .softcap = 20,
+                     .relative_table = table,
+                     .relative_zero = 1,
+                     .alibi_slopes = slopes,
+                     .sinks = sinks},
           .window_left = 12,
           .window_keeps_first = 2,
-          .relative_table = table,
-          .relative_zero = 1,
-          .alibi_slopes = slopes,
-          .sinks = sinks,
           .rope = RopeParams{}},
          {.lse = expected_stats[0],
           .max_logit = expected_stats[1],
@@ -214,9 +214,9 @@ TEST(CApiKvCacheErrors, CarryTheMessage) {
   EXPECT_THAT(rootdk_last_error(), HasSubstr("configuration of a cache is null"));
   rootdk_kv_cache_config config = small_config(ROOTDK_KV_PAGED, ROOTDK_F32);
   EXPECT_EQ(ROOTDK_INVALID_ARGUMENT, rootdk_kv_cache_create(&config, nullptr));
-  config.struct_size = 8;
+  config.struct_size = 0;
   EXPECT_EQ(ROOTDK_INVALID_ARGUMENT, rootdk_kv_cache_create(&config, &none));
-  EXPECT_THAT(rootdk_last_error(), HasSubstr("rootdk_kv_cache_config has struct_size 8"));
+  EXPECT_THAT(rootdk_last_error(), HasSubstr("rootdk_kv_cache_config has struct_size 0"));
   config = small_config(ROOTDK_KV_PAGED, ROOTDK_F32);
   config.page_size = 17;
   EXPECT_EQ(ROOTDK_INVALID_ARGUMENT, rootdk_kv_cache_create(&config, &none));
@@ -265,6 +265,39 @@ TEST(CApiKvCacheErrors, ACacheWithoutPagesSaysHowManyItNeeds) {
   EXPECT_EQ(ROOTDK_INVALID_ARGUMENT, rootdk_kv_append(cache, &ck, &cv, &step, 1, 0, nullptr, nullptr));
   EXPECT_THAT(rootdk_last_error(), HasSubstr("2 pages of 16 tokens needed, 1 of 1 free"));
   rootdk_kv_cache_destroy(cache);
+}
+
+TEST(KvCacheCApi, TellsItsConfigurationItsPagesAndItsChoice) {
+  const Pair pair(small_config(ROOTDK_KV_PAGED, ROOTDK_F32));
+  rootdk_kv_cache_config config;
+  rootdk_kv_cache_config_init(&config);
+  ASSERT_EQ(ROOTDK_OK, rootdk_kv_config_of(pair.c, &config)) << rootdk_last_error();
+  EXPECT_EQ(kKvHeads, config.kv_heads);
+  EXPECT_EQ(pair.cpp.config().value_dim, config.value_dim);
+  EXPECT_EQ(pair.cpp.config().pages, config.pages);
+
+  int64_t page = -1, references = 0;
+  ASSERT_EQ(ROOTDK_OK, rootdk_kv_page_of(pair.c, pair.id, kTokens - 1, &page)) << rootdk_last_error();
+  rootdk_tensor k{}, v{}, scales{};
+  ASSERT_EQ(ROOTDK_OK, rootdk_kv_page(pair.c, page, 0, &k, &v, &scales, nullptr, &references)) << rootdk_last_error();
+  EXPECT_EQ(1, references);
+  EXPECT_EQ(3, k.rank);
+  EXPECT_EQ(kHeadDim, k.shape[2]);
+  EXPECT_EQ(kValueDim, v.shape[2]);
+  EXPECT_EQ(ROOTDK_INVALID_ARGUMENT, rootdk_kv_page_of(pair.c, pair.id, kTokens, &page));
+
+  Tensor q = wave({1, kHeads, 1, kHeadDim}, 0.31f), out(DType::f32, {1, kHeads, 1, kValueDim});
+  const rootdk_tensor cq = c_tensor(q), cout = c_tensor(out);
+  const rootdk_kv_step step = {pair.id, 1, -1};
+  const std::string chosen = explain_attend(pair.cpp, q, out, {{.sequence = pair.sequence}}).chosen;
+  EXPECT_THAT(rootdk_kv_explain_attend(pair.c, &cq, &cout, &step, 1, nullptr, nullptr, nullptr),
+              HasSubstr("\"chosen\": \"" + chosen + "\""));
+  rootdk_execution execution;
+  rootdk_execution_init(&execution);
+  execution.target = "abacus";
+  size_t bytes = 0;
+  EXPECT_EQ(ROOTDK_INVALID_ARGUMENT,
+            rootdk_kv_attend_workspace_on(pair.c, &cq, &cout, &step, 1, nullptr, nullptr, &execution, &bytes));
 }
 
 }  // namespace

@@ -125,7 +125,7 @@ void add_packed(Specs& all) {
   all.back().scalars.window_left = 9;
   all.back().scalars.window_right = 4;
   all.back().scalars.dropout = 0.2;
-  all.back().scalars.relative_zero = 10;
+  all.back().scalars.logits.relative_zero = 10;
 }
 
 void add_biases(Specs& all) {
@@ -141,7 +141,7 @@ void add_biases(Specs& all) {
       {.name = "bias_minus_infinity", .q_len = 35, .kv_len = 66, .bias = {1, 2, 35, 66}, .edit = plant_minus_infinity});
   all.push_back(
       {.name = "relative_table", .batch = 2, .q_len = 50, .kv_len = 60, .relative_heads = 2, .relative_entries = 33});
-  all.back().scalars.relative_zero = 16;
+  all.back().scalars.logits.relative_zero = 16;
   all.push_back({.name = "relative_table_shared_causal",
                  .heads = 4,
                  .kv_heads = 2,
@@ -149,7 +149,7 @@ void add_biases(Specs& all) {
                  .kv_len = 70,
                  .relative_heads = 1,
                  .relative_entries = 12});
-  all.back().scalars.relative_zero = 3;
+  all.back().scalars.logits.relative_zero = 3;
   all.back().scalars.causal = true;
   all.push_back({.name = "alibi", .batch = 2, .heads = 3, .q_len = 40, .kv_len = 70, .alibi = true});
   all.push_back(
@@ -170,27 +170,27 @@ void add_biases(Specs& all) {
 
 void add_scores(Specs& all) {
   all.push_back({.name = "scale_number", .q_len = 33, .kv_len = 40});
-  all.back().scalars.scale = 0.37;
-  all.back().scalars.temperature = 1.7;
+  all.back().scalars.logits.scale = 0.37;
+  all.back().scalars.logits.temperature = 1.7;
   all.push_back({.name = "scale_none", .q_len = 33, .kv_len = 40, .head_dim = 8});
-  all.back().scalars.scale = Scale::none();
+  all.back().scalars.logits.scale = Scale::none();
   all.push_back({.name = "scale_zero", .q_len = 10, .kv_len = 40});
-  all.back().scalars.scale = 0.0;
+  all.back().scalars.logits.scale = 0.0;
   all.push_back({.name = "scale_negative_inverse_head_dim", .q_len = 10, .kv_len = 40});
-  all.back().scalars.scale = -1.0 / 32;
+  all.back().scalars.logits.scale = -1.0 / 32;
   all.push_back({.name = "softcap", .q_len = 66, .kv_len = 70, .head_dim = 64, .deviation = 2});
-  all.back().scalars.softcap = 5;
+  all.back().scalars.logits.softcap = 5;
   all.back().scalars.causal = true;
   all.push_back({.name = "cosine", .q_len = 33, .kv_len = 40, .edit = plant_zero_vectors});
   all.back().scalars.score = Score::cosine;
-  all.back().scalars.scale = 10.0;
+  all.back().scalars.logits.scale = 10.0;
   all.push_back({.name = "cosine_gqa_softcap", .heads = 4, .kv_heads = 2, .q_len = 20, .kv_len = 50});
   all.back().scalars.score = Score::cosine;
-  all.back().scalars.scale = 8.0;
-  all.back().scalars.softcap = 3;
+  all.back().scalars.logits.scale = 8.0;
+  all.back().scalars.logits.softcap = 3;
   all.push_back({.name = "additive", .q_len = 20, .kv_len = 37, .head_dim = 16});
   all.back().scalars.score = Score::additive;
-  all.back().scalars.scale = Scale::none();
+  all.back().scalars.logits.scale = Scale::none();
   all.push_back({.name = "additive_gqa_causal",
                  .heads = 4,
                  .kv_heads = 2,
@@ -259,7 +259,7 @@ void add_combinations(Specs& all) {
   all.back().scalars.window_left = 63;
   all.push_back({.name = "gemma_like", .heads = 4, .kv_heads = 2, .q_len = 50, .kv_len = 90, .head_dim = 256});
   all.back().scalars.causal = true;
-  all.back().scalars.softcap = 50;
+  all.back().scalars.logits.softcap = 50;
   all.back().scalars.window_left = 31;
   all.push_back({.name = "everything",
                  .batch = 2,
@@ -289,9 +289,9 @@ void add_combinations(Specs& all) {
   p.window_left = 40;
   p.block_q = 16;
   p.block_kv = 32;
-  p.relative_zero = 20;
-  p.softcap = 20;
-  p.temperature = 0.8;
+  p.logits.relative_zero = 20;
+  p.logits.softcap = 20;
+  p.logits.temperature = 0.8;
   p.dropout = 0.15;
   p.seed = 99;
 }

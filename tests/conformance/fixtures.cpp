@@ -17,9 +17,9 @@ AttentionParams read_scalars(const std::string& json) {
   const std::string score = json_field(json, "score");
   require(score == "dot" || score == "cosine" || score == "additive", "fixture: score ", score);
   p.score = score == "dot" ? Score::dot : score == "cosine" ? Score::cosine : Score::additive;
-  p.scale = number("scale");
-  p.temperature = number("temperature");
-  p.softcap = number("softcap");
+  p.logits.scale = number("scale");
+  p.logits.temperature = number("temperature");
+  p.logits.softcap = number("softcap");
   p.causal = json_field(json, "causal") == "true";
   p.window_left = std::stoll(json_field(json, "window_left"));
   p.window_right = std::stoll(json_field(json, "window_right"));

@@ -69,10 +69,10 @@ TEST_P(Grid, CatchesAWrongRule) {
       {"kv_lengths", [](AttentionCase& c) { c.kv_lengths.values<std::int32_t>()[3] = 38; }},
       {"packed", [](AttentionCase& c) { c.kv_starts.values<std::int32_t>()[1] = 32; }},
       {"dropout", [](AttentionCase& c) { c.scalars.seed ^= 1u << 31; }},
-      {"softcap", [](AttentionCase& c) { c.scalars.softcap = 5.1; }},
-      {"relative_table", [](AttentionCase& c) { c.scalars.relative_zero = 17; }},
+      {"softcap", [](AttentionCase& c) { c.scalars.logits.softcap = 5.1; }},
+      {"relative_table", [](AttentionCase& c) { c.scalars.logits.relative_zero = 17; }},
       {"sinks", [](AttentionCase& c) { c.sinks = Tensor(); }},
-      {"scale_number", [](AttentionCase& c) { c.scalars.temperature = 1.8; }},
+      {"scale_number", [](AttentionCase& c) { c.scalars.logits.temperature = 1.8; }},
       {"fully_masked_rows", [](AttentionCase& c) { c.mask.values<bool>()[0] = true; }},
       {"block_mask", [](AttentionCase& c) { c.block_mask.values<bool>()[5] = !c.block_mask.values<bool>()[5]; }},
   };

@@ -28,7 +28,7 @@ TEST(KeyRange, EqualsTheRulesKeyByKey) {
               const SequenceSpan span{.q_len = q_len, .kv_len = kv_len, .kv_visible = visible};
               for (std::int64_t i = 0; i < q_len; ++i) {
                 const std::int64_t position = i + kv_len - q_len;
-                const KeyRange range = key_range(span, params, i);
+                const KeyRange range = key_range(span, window_of(params), i);
                 for (std::int64_t j = 0; j < kv_len; ++j) {
                   const bool kept = j < visible && (!causal || j <= position) && (left < 0 || position - j <= left) &&
                                     (right < 0 || j - position <= right);

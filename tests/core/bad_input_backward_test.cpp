@@ -95,7 +95,7 @@ const Row kRows[] = {
      "gradients.bias is f32 [1, 4, 3, 5] but bias is f32 [1, 1, 3, 5]"},
     {"ColumnMassShape", [](Call& c) { c.gradients.column_mass = c.make(DType::f32, 1, 4, 3); },
      "gradients.column_mass is f32 [1, 4, 3], expected [1, 4, 5]"},
-    {"Temperature", [](Call& c) { c.params.temperature = -1; }, "temperature -1 must be positive and finite"},
+    {"Temperature", [](Call& c) { c.params.logits.temperature = -1; }, "temperature -1 must be positive and finite"},
 };
 
 class BadBackwardInput : public testing::TestWithParam<Row> {};

@@ -2,7 +2,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
 #include <malloc.h>
+#include <algorithm>
 
 #include <functional>
 #include <string>
@@ -117,7 +119,29 @@ TEST(KvCache, EvictFreesWholePagesAndKeepsPositions) {
   EXPECT_EQ(cache.usage().free_pages, 6);
   EXPECT_THAT(message_of([&] { cache.trim(s, 50); }), HasSubstr("length 50 lies in the evicted positions 0 to 80"));
   EXPECT_THAT(message_of([&] { cache.fork(s, 50); }), HasSubstr("length 50 lies in the evicted positions 0 to 80"));
-  EXPECT_THAT(message_of([&] { cache.evict(s, 90, 0); }), HasSubstr("keep_first 90 is beyond"));
+  EXPECT_THAT(message_of([&] { cache.evict(s, 90, 0); }), HasSubstr("the tokens 80 to 90 would be lost"));
+}
+
+// One gap a sequence: what was to be kept is never lost without a word.
+TEST(KvCache, EvictKeepsWhatItWasToldToKeep) {
+  KvCache cache = paged(16);
+  const SequenceId a = cache.open(), b = cache.open();
+  give(cache, a, 100);
+  give(cache, b, 100);
+  cache.evict(a, 3, 2);  // the gap is 3 to 98
+  cache.evict(a, 0, 100);
+  EXPECT_NO_THROW(cache.page_of(a, 0));
+  EXPECT_NO_THROW(cache.page_of(a, 2));
+
+  cache.evict(b, 50, 5);  // 50 to 95
+  EXPECT_THAT(
+      message_of([&] { cache.evict(b, 4, 90); }),
+      HasSubstr("evict the positions 4 to 10, apart from those evicted before, 50 to 95 of sequence 1: there is "
+                "one gap a sequence, and the tokens 10 to 50 would be lost"));
+  for (const std::int64_t position : {4, 10, 49}) EXPECT_NO_THROW(cache.page_of(b, position));
+  cache.evict(b, 10, 50);  // touches: one gap from 10 on
+  EXPECT_THAT(message_of([&] { cache.page_of(b, 10); }), HasSubstr("was evicted"));
+  EXPECT_NO_THROW(cache.page_of(b, 9));
 }
 
 TEST(KvCache, LayersShareSequencesAndPages) {
@@ -175,7 +199,7 @@ TEST(KvCache, BadUseIsRefusedAndChangesNothing) {
     return [&cache, k, v, step, params] { append(cache, k, v, {&step, 1}, params); };
   };
   auto look = [&](ConstTensorView q, TensorView to, KvStep step, const AttendParams& params = {},
-                  const AttendStats& stats = {}) {
+                  const AttentionStats& stats = {}) {
     return [&cache, q, to, step, params, stats] { attend(cache, q, to, {&step, 1}, params, stats); };
   };
   const std::pair<std::function<void()>, const char*> kTable[] = {
@@ -208,12 +232,13 @@ TEST(KvCache, BadUseIsRefusedAndChangesNothing) {
       {look(one, half, {.sequence = s}), "attend: out is bf16 but q is f32"},
       {look(wide, out, {.sequence = s}), "attend: q is f32 [1, 2, 1, 9], expected [1, 2, 1, 8]"},
       {look(one, out, {.sequence = s}, {.layer = -1}), "attend: layer -1 is not in 0 to 0"},
-      {look(one, out, {.sequence = s}, {.temperature = 0}), "attend: temperature 0 must be positive"},
-      {look(one, out, {.sequence = s}, {.softcap = -1}), "attend: softcap -1 must be finite"},
-      {look(one, out, {.sequence = s}, {.scale = 1e39}),
+      {look(one, out, {.sequence = s}, {.logits = {.temperature = 0}}), "attend: temperature 0 must be positive"},
+      {look(one, out, {.sequence = s}, {.logits = {.softcap = -1}}), "attend: softcap -1 must be finite"},
+      {look(one, out, {.sequence = s}, {.logits = {.scale = 1e39}}),
        "attend: scale 1e+39 / temperature 1 is 1e+39, over the limit"},
       {look(one, out, {.sequence = s}, {.window_left = -2}), "attend: window_left -2 must be at least 0"},
-      {look(one, out, {.sequence = s}, {.sinks = three}), "attend: sinks is f32 [3]"},
+      {look(one, out, {.sequence = s}, {.logits = {.sinks = three}}), "attend: sinks is f32 [3]"},
+      {look(one, out, {.sequence = s}, {}, {.weights = out}), "attend: stats.weights is not available over a cache"},
       {look(one, out, {.sequence = s}, {}, {.lse = half}), "attend: stats.lse has type bf16, expected f32"},
       {[&] { cache.fork(s, 21); }, "fork: length 21 is not in 0 to 20, the length of sequence 0"},
       {[&] { cache.trim(s, 21); }, "trim: length 21 is not in 0 to 20, the length of sequence 0"},
@@ -281,6 +306,34 @@ TEST(KvCache, A100000SequencesLeaveNothingBehind) {
   serve(100000);
   EXPECT_EQ(cache.usage().free_pages, 8);
   EXPECT_LE(mallinfo2().uordblks, before + 1024);
+}
+
+TEST(KvCache, GrowKeepsWhatItHolds) {
+  for (const DType dtype : {DType::f32, DType::i8}) {
+    KvCache cache({.dtype = dtype, .layers = 2, .kv_heads = 2, .head_dim = 4, .page_size = 16, .pages = 2});
+    const SequenceId a = cache.open();
+    Tensor k(DType::f32, {1, 2, 20, 4}), v(DType::f32, {1, 2, 20, 4}), q(DType::f32, {1, 2, 1, 4});
+    for (std::size_t i = 0; i < 160; ++i) {
+      k.values<float>()[i] = static_cast<float>(i % 7) - 3;
+      v.values<float>()[i] = static_cast<float>(i % 11);
+    }
+    for (float& x : q.values<float>()) x = 0.5f;
+    for (std::int64_t layer : {0, 1}) append(cache, k, v, {{.sequence = a, .tokens = 20}}, {.layer = layer});
+    Tensor before(DType::f32, {1, 2, 1, 4}), after(DType::f32, {1, 2, 1, 4});
+    attend(cache, q, before, {{.sequence = a}}, {.layer = 1});
+    EXPECT_THROW(append(cache, k, v, {{.sequence = a, .tokens = 20}}), Error);
+    cache.grow(5);
+    EXPECT_EQ(cache.usage().pages, 5);
+    EXPECT_EQ(cache.usage().free_pages, 3);
+    attend(cache, q, after, {{.sequence = a}}, {.layer = 1});
+    EXPECT_TRUE(std::ranges::equal(before.values<float>(), after.values<float>()));
+    append(cache, k, v, {{.sequence = a, .tokens = 20}});
+    EXPECT_EQ(cache.page_of(a, 39), 2);
+    cache.grow(3);  // fewer than there are: nothing
+    EXPECT_EQ(cache.usage().pages, 5);
+  }
+  KvCache contiguous({.layout = KvLayout::contiguous, .kv_heads = 1, .head_dim = 4, .max_sequences = 1, .max_len = 4});
+  EXPECT_THROW(contiguous.grow(2), Error);
 }
 
 }  // namespace

@@ -84,7 +84,7 @@ TEST(Amx, EmulatedTilesGiveTheSameBitsForAnyWorkspaceAndThreads) {
   params.causal = true;
   const auto run = [&](std::size_t limit, int threads) {
     Outputs outputs(problem);
-    const Execution execution{.executor = &shared_executor(threads), .workspace_limit = limit};
+    const Execution execution{.cpu = {.executor = &shared_executor(threads), .workspace_limit = limit}};
     const ForwardCall call = make_forward_call(
         problem.q.view(), problem.k.view(), problem.v.view(), outputs.out, params,
         {.lse = outputs.lse, .entropy = outputs.entropy, .column_mass = outputs.column_mass}, execution);
@@ -112,7 +112,7 @@ TEST(Amx, EmulatedGradientsHaveTheSameBitsForAnyWorkspaceAndThreads) {
   const auto whole = [](const BackwardCall& call) { cpu::run_backward(call, cpu::emulated_amx_backward_kernels()); };
   const auto limited = [](const BackwardCall& call) {
     BackwardCall tight = call;
-    tight.execution.workspace_limit = std::size_t{1} << 20;
+    tight.execution.cpu.workspace_limit = std::size_t{1} << 20;
     EXPECT_TRUE(cpu::plan_backward(tight, cpu::emulated_amx_backward_kernels(), 1).two_sweeps);
     cpu::run_backward(tight, cpu::emulated_amx_backward_kernels());
   };

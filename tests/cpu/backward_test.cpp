@@ -176,7 +176,7 @@ TEST_P(CpuBackward, NothingMaskedLeaks) {
   constexpr std::int64_t kQueries = 100, kKeys = 260, kSeeing = 90, kSeen = 201;
   CaseSpec spec{.name = "masked_nan", .q_len = kQueries, .kv_len = kKeys, .head_dim = 40};
   spec.mask = {1, 1, kQueries, kKeys};
-  spec.scalars.softcap = 20;
+  spec.scalars.logits.softcap = 20;
   AttentionCase clean = make_case(spec, DType::bf16);
   for (std::int64_t i = 0; i < kQueries; ++i) {
     for (std::int64_t j = 0; j < kKeys; ++j) {
@@ -222,8 +222,8 @@ struct Problem {
         column_mass(DType::f32, {2, 4, kv_len}) {
     params.causal = true;
     params.bias = bias;
-    params.sinks = sinks;
-    params.alibi_slopes = slopes;
+    params.logits.sinks = sinks;
+    params.logits.alibi_slopes = slopes;
     attention(q, k, v, out, params, {.lse = lse});
   }
 
@@ -250,10 +250,10 @@ struct Problem {
 
 TEST(BackwardWorkspace, EveryLimitGivesTheSameBits) {
   Problem problem(250, 900);
-  const std::vector<std::byte> wanted = problem.run({.executor = &shared_executor(1)});
+  const std::vector<std::byte> wanted = problem.run({.cpu = {.executor = &shared_executor(1)}});
   for (std::size_t limit : {kMebi, kMebi * 3 / 2, 2 * kMebi, 3 * kMebi, 8 * kMebi}) {
     for (int threads : {1, 3}) {
-      EXPECT_EQ(problem.run({.executor = &shared_executor(threads), .workspace_limit = limit}), wanted)
+      EXPECT_EQ(problem.run({.cpu = {.executor = &shared_executor(threads), .workspace_limit = limit}}), wanted)
           << limit << " bytes, " << threads << " threads";
     }
   }
@@ -265,7 +265,7 @@ TEST(BackwardWorkspace, PlansKeepToTheLimit) {
     if (target.bf16_products) continue;
     for (std::size_t limit : {kMebi, 4 * kMebi, 30 * kMebi}) {
       const BackwardCall call = make_backward_call(problem.saved(), {.out = problem.grad_out}, problem.gradients(),
-                                                   problem.params, {.workspace_limit = limit});
+                                                   problem.params, {.cpu = {.workspace_limit = limit}});
       for (int threads : {1, 2, 16}) {
         EXPECT_LE(cpu::plan_backward(call, target.backward(), threads).bytes(), limit)
             << target.name << " on " << threads << " threads";
@@ -277,7 +277,7 @@ TEST(BackwardWorkspace, PlansKeepToTheLimit) {
 TEST(BackwardWorkspace, TooSmallALimitIsRefusedWithTheNumbers) {
   Problem problem(50, 60);
   try {
-    problem.run({.workspace_limit = 5000});
+    problem.run({.cpu = {.workspace_limit = 5000}});
     FAIL() << "5000 bytes were enough";
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("workspace_limit 5000 bytes is below the "), std::string::npos)

@@ -13,6 +13,7 @@ for object in "$@"; do
   exported=$("$nm" --extern-only --defined-only --demangle "$object" | cut -d' ' -f2-)
   case $target in
     decode_*) table=${target#decode_}_decode ;;
+    linear_*) table=${target#linear_}_linear ;;
     *) table=${target}_kernels ;;
   esac
   if [ "$exported" != "T rootdk::cpu::$table()" ]; then

@@ -50,7 +50,7 @@ TEST(Workspace, EveryLimitGivesTheSameBits) {
     Problem problem(4, 2, 333, 2500, 64);
     const AttentionParams params{.causal = true};
     const auto run = [&](std::size_t limit, int threads) {
-      const Execution execution{.executor = &shared_executor(threads), .workspace_limit = limit};
+      const Execution execution{.cpu = {.executor = &shared_executor(threads), .workspace_limit = limit}};
       attention(problem.q, problem.k, problem.v, problem.out, params, problem.stats(maps), execution);
       return problem.bits();
     };
@@ -68,7 +68,7 @@ TEST(Workspace, PlansKeepToTheLimit) {
     for (std::size_t limit : {kMebi, 4 * kMebi, 30 * kMebi, 100 * kMebi}) {
       for (int threads : {1, 2, 16}) {
         const ForwardCall call = make_forward_call(problem.q, problem.k, problem.v, problem.out, {},
-                                                   problem.stats(false), {.workspace_limit = limit});
+                                                   problem.stats(false), {.cpu = {.workspace_limit = limit}});
         EXPECT_LE(cpu::plan_forward(call, target.kernels(), threads).bytes(), limit)
             << target.name << " on " << threads << " threads";
       }
@@ -79,7 +79,7 @@ TEST(Workspace, PlansKeepToTheLimit) {
 TEST(Workspace, TooSmallALimitIsRefusedWithTheNumbers) {
   Problem problem(1, 1, 500, 2000, 64);
   try {
-    attention(problem.q, problem.k, problem.v, problem.out, {}, {}, {.workspace_limit = 5000});
+    attention(problem.q, problem.k, problem.v, problem.out, {}, {}, {.cpu = {.workspace_limit = 5000}});
     FAIL() << "5000 bytes were enough";
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("workspace_limit 5000 bytes is below the "), std::string::npos)

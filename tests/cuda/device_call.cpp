@@ -51,7 +51,7 @@ DeviceCall::DeviceCall(const AttentionCase& problem, const std::string& target)
 }
 
 void DeviceCall::queue(cudaStream_t stream) {
-  execution_.stream = stream;
+  execution_.cuda.stream = stream;
   attention(saved_.q, saved_.k, saved_.v, out_, params_, stats_, execution_);
   attention_backward(saved_, upstream_, gradients_, params_, execution_);
 }

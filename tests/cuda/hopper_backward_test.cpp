@@ -60,9 +60,9 @@ void expect_every_kernel(std::int64_t head_dim, DType dtype) {
   spec.scalars.window_left = 200;
   spec.kv_heads = 6;
   expect_like_portable(make_case(spec, dtype));
-  spec.scalars.softcap = 15;
+  spec.scalars.logits.softcap = 15;
   expect_like_portable(make_case(spec, dtype));
-  spec.scalars.softcap = 0;
+  spec.scalars.logits.softcap = 0;
   spec.alibi = true;
   spec.sinks = true;
   expect_like_portable(make_case(spec, dtype));
@@ -70,7 +70,7 @@ void expect_every_kernel(std::int64_t head_dim, DType dtype) {
   spec.scalars.dropout = 0.2;
   spec.relative_heads = spec.heads;
   spec.relative_entries = 301;
-  spec.scalars.relative_zero = 150;
+  spec.scalars.logits.relative_zero = 150;
   expect_like_portable(make_case(spec, dtype));
 }
 
@@ -102,10 +102,10 @@ TEST_F(HopperBackward, EveryTerm) {
   specs[3].scalars.block_kv = 30;
   specs[4].relative_heads = 1;
   specs[4].relative_entries = 129;
-  specs[4].scalars.relative_zero = 64;
+  specs[4].scalars.logits.relative_zero = 64;
   specs[5].scalars.dropout = 0.1;
   specs[6].grad_entropy = true;
-  specs[7].scalars.softcap = 0.5;
+  specs[7].scalars.logits.softcap = 0.5;
   for (std::size_t i = 0; i < specs.size(); ++i) {
     specs[i].name += std::to_string(i);
     expect_like_portable(make_case(specs[i], DType::bf16));
@@ -222,7 +222,7 @@ TEST_F(HopperBackward, FreshRandomShapes) {
   SCOPED_TRACE("ROOTDK_TEST_SEED=" + std::to_string(seed));
   for (std::uint64_t i = 0; i < 60; ++i) {
     CaseSpec spec = random_spec(seed + i, {});
-    if (spec.alibi || spec.relative_heads > 0 || spec.bias[0] > 0) spec.scalars.softcap = 0;  // refused together
+    if (spec.alibi || spec.relative_heads > 0 || spec.bias[0] > 0) spec.scalars.logits.softcap = 0;  // refused together
     expect_close_as_plain(make_case(spec, i % 2 ? DType::bf16 : DType::f16));
   }
 }
@@ -235,7 +235,7 @@ TEST_F(HopperBackward, NamesWhatItRefuses) {
   };
   EXPECT_EQ(refusal({.name = "odd", .head_dim = 60}), "head_dim 60 or value_dim 60 is not a multiple of 8");
   CaseSpec cap{.name = "cap", .head_dim = 64, .alibi = true};
-  cap.scalars.softcap = 20;
+  cap.scalars.logits.softcap = 20;
   EXPECT_EQ(refusal(cap), "a softcap together with alibi_slopes, relative_table or bias is not supported");
 }
 

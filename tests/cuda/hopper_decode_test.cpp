@@ -44,7 +44,7 @@ TEST_F(HopperDecode, SeveralQueriesWithEveryMask) {
     expect_close(make_case(spec, DType::bf16));
     spec.scalars.causal = false;
     spec.alibi = true;
-    spec.scalars.softcap = 10;
+    spec.scalars.logits.softcap = 10;
     spec.scalars.dropout = 0.2;
     expect_close(make_case(spec, DType::bf16));
   }

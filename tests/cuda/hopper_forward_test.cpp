@@ -29,13 +29,13 @@ void expect_every_variant(std::int64_t head_dim, DType dtype) {
   spec.scalars.causal = true;
   expect_close(make_case(spec, dtype));
   spec.heads = spec.kv_heads = 4;
-  spec.scalars.softcap = 20;
+  spec.scalars.logits.softcap = 20;
   spec.name = "softcap_" + dim;
   expect_close(make_case(spec, dtype));
   spec.alibi = true;
   spec.name = "rich_" + dim;
   expect_close(make_case(spec, dtype));
-  spec.scalars.softcap = 0;
+  spec.scalars.logits.softcap = 0;
   spec.name = "alibi_" + dim;
   expect_close(make_case(spec, dtype));
 }
@@ -49,7 +49,7 @@ TEST_F(HopperForward, EveryKernel) {
 TEST_F(HopperForward, SoftcapOfAnyArgument) {
   for (const double cap : {0.5, 3.0, 30.0, 1000.0}) {
     CaseSpec spec{.name = "cap", .q_len = 200, .kv_len = 300, .head_dim = 128, .deviation = 2};
-    spec.scalars.softcap = cap;
+    spec.scalars.logits.softcap = cap;
     expect_close(make_case(spec, DType::f16));
   }
 }
@@ -159,7 +159,7 @@ TEST_F(HopperForward, SampledRowsAreExactAndOthersNaN) {
     const Results expected = run_reference(problem);
     DeviceCall call(problem);
     call.stats.entropy = call.placement.output(call.entropy.view());
-    call.stats.stride = 4;
+    call.params.stats.stride = 4;
     call.add_workspace();
     call.run();
     call.placement.fetch();
@@ -185,7 +185,7 @@ TEST_F(HopperForward, CapturesIntoAGraph) {
   call.add_workspace();
   cudaStream_t stream = nullptr;
   ASSERT_EQ(cudaStreamCreate(&stream), cudaSuccess);
-  call.execution.stream = stream;
+  call.execution.cuda.stream = stream;
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t executable = nullptr;
   ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), cudaSuccess);

@@ -26,7 +26,7 @@ CaseSpec busy_spec(std::int64_t head_dim) {
                 .sinks = true};
   spec.scalars.causal = true;
   spec.scalars.dropout = 0.1;
-  spec.scalars.relative_zero = 32;
+  spec.scalars.logits.relative_zero = 32;
   return spec;
 }
 

@@ -116,17 +116,17 @@ class RandomCases {
   }
 
   void logits(CaseSpec& spec) {
-    if (chance(0.3)) spec.scalars.softcap = 5;
+    if (chance(0.3)) spec.scalars.logits.softcap = 5;
     if (chance(0.3)) {
       spec.relative_heads = or_one(spec.heads);
       spec.relative_entries = between(1, 200);
-      spec.scalars.relative_zero = between(0, spec.relative_entries - 1);
+      spec.scalars.logits.relative_zero = between(0, spec.relative_entries - 1);
     }
     spec.alibi = chance(0.3);
     spec.sinks = chance(0.3);
     if (chance(0.15)) {
       spec.scalars.score = Score::cosine;
-      spec.scalars.scale = 6.0;
+      spec.scalars.logits.scale = 6.0;
     } else if (chance(0.15)) {
       spec.scalars.score = Score::additive;
       spec.head_dim = between(1, 40);

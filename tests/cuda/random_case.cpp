@@ -60,7 +60,7 @@ CaseSpec random_spec(std::uint64_t seed, const RandomSizes& largest) {
   spec.scalars.causal = draw.chance(2);
   if (draw.chance(3)) spec.scalars.window_left = draw.below(300);
   if (draw.chance(4)) spec.scalars.window_right = draw.below(300);
-  if (draw.chance(4)) spec.scalars.softcap = 1 + static_cast<double>(draw.below(30));
+  if (draw.chance(4)) spec.scalars.logits.softcap = 1 + static_cast<double>(draw.below(30));
   spec.sinks = draw.chance(3);
   spec.alibi = draw.chance(4);
   spec.grad_lse = draw.chance(3);
@@ -68,7 +68,8 @@ CaseSpec random_spec(std::uint64_t seed, const RandomSizes& largest) {
   spec.length_first = draw.chance(2);
   spec.deviation = draw.chance(4) ? 3 : 1;
   if (draw.chance(5)) spec.scalars.dropout = 0.3, spec.scalars.seed = draw.bits();
-  if (draw.chance(5)) spec.relative_heads = spec.heads, spec.relative_entries = 65, spec.scalars.relative_zero = 32;
+  if (draw.chance(5))
+    spec.relative_heads = spec.heads, spec.relative_entries = 65, spec.scalars.logits.relative_zero = 32;
   if (draw.chance(3)) {
     draw_packed(spec, largest, draw);
   } else {

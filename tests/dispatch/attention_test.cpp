@@ -94,9 +94,9 @@ TEST(Dispatch, RunsOnTheExecutorOfTheCaller) {
     int calls = 0;
   } executor;
   Call call(DType::f32);
-  call.ask({.executor = &executor, .target = "reference"});
+  call.ask({.target = "reference", .cpu = {.executor = &executor}});
   EXPECT_EQ(executor.calls, 0);
-  call.run({.executor = &executor, .target = "reference"});
+  call.run({.target = "reference", .cpu = {.executor = &executor}});
   EXPECT_EQ(executor.calls, 1);
 }
 

@@ -28,7 +28,7 @@ struct Long {
     Tensor out(DType::f32, {1, kHeads, tokens, kDim});
     attend(cache, q.view().slice(2, position, position + tokens), out,
            {{.sequence = one, .tokens = tokens, .position = position}}, params, {},
-           {.executor = &shared_executor(threads)});
+           {.cpu = {.executor = &shared_executor(threads)}});
     return out;
   }
 
@@ -92,9 +92,9 @@ TEST_P(LongCaches, ManyHeadsHaveTheSameBitsForAnyThreads) {
     attend(cache, q, out, {{.sequence = sequence}}, {}, {}, execution);
     return out;
   };
-  const Tensor one = attended({.executor = &shared_executor(1)});
-  EXPECT_EQ(doubles(attended({.executor = &shared_executor(2)})), doubles(one));
-  EXPECT_EQ(doubles(attended({.executor = &shared_executor(7)})), doubles(one));
+  const Tensor one = attended({.cpu = {.executor = &shared_executor(1)}});
+  EXPECT_EQ(doubles(attended({.cpu = {.executor = &shared_executor(2)}})), doubles(one));
+  EXPECT_EQ(doubles(attended({.cpu = {.executor = &shared_executor(7)}})), doubles(one));
   const Tensor expected = attended({.target = "reference"});
   EXPECT_LT(difference(convert(expected, DType::f64), convert(one, DType::f64)).largest, 1e-4);
 }

@@ -127,14 +127,21 @@ class World {
 
   std::string evict(const Operation& operation) {
     ModelSequence& sequence = sequences_[operation.a % sequences_.size()];
-    std::int64_t first = operation.b % 20;
-    const std::int64_t last = operation.c % 40;
-    const bool has_gap = sequence.gap_begin < sequence.gap_end;
-    if (has_gap) first = std::min(first, sequence.gap_end);
-    cache_.evict(sequence.id, first, last);
+    const std::int64_t first = operation.b % 20, last = operation.c % 40;
     std::int64_t begin = first, end = std::max<std::int64_t>(0, sequence.length() - last);
+    const bool has_gap = sequence.gap_begin < sequence.gap_end;
+    // Two gaps are refused, and nothing changes.
+    const bool apart = has_gap && begin < end && (end < sequence.gap_begin || begin > sequence.gap_end);
+    bool refused = false;
+    try {
+      cache_.evict(sequence.id, first, last);
+    } catch (const Error&) {
+      refused = true;
+    }
+    if (refused != apart) return apart ? "evict took a second gap" : "evict was refused";
+    if (apart || begin >= end) return {};
     if (has_gap) begin = std::min(begin, sequence.gap_begin), end = std::max(end, sequence.gap_end);
-    if (begin < end) sequence.gap_begin = begin, sequence.gap_end = end;
+    sequence.gap_begin = begin, sequence.gap_end = end;
     return {};
   }
 
@@ -242,14 +249,14 @@ class World {
     AttendParams params{
         .layer = static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(cache_.config().layers)),
         .rope = rope()};
-    if (random() % 3 == 0) params.scale = 0.7;
-    if (random() % 4 == 0) params.temperature = 1.5;
-    if (random() % 3 == 0) params.softcap = 3.0;
+    if (random() % 3 == 0) params.logits.scale = 0.7;
+    if (random() % 4 == 0) params.logits.temperature = 1.5;
+    if (random() % 3 == 0) params.logits.softcap = 3.0;
     if (random() % 2 == 0) params.window_left = static_cast<std::int64_t>(random() % 40);
     if (random() % 2 == 0) params.window_keeps_first = static_cast<std::int64_t>(random() % 8);
-    if (random() % 3 == 0) params.alibi_slopes = slopes_;
-    if (random() % 3 == 0) params.sinks = sinks_;
-    if (random() % 4 == 0) params.relative_table = table_, params.relative_zero = 3;
+    if (random() % 3 == 0) params.logits.alibi_slopes = slopes_;
+    if (random() % 3 == 0) params.logits.sinks = sinks_;
+    if (random() % 4 == 0) params.logits.relative_table = table_, params.logits.relative_zero = 3;
     return params;
   }
 
@@ -296,15 +303,15 @@ class World {
   void run_attend(const Tensor& q, Tensor& out, Tensor (&stats)[5], std::span<const KvStep> steps,
                   AttendParams params) {
     Placement call(config_.memory);
-    for (ConstTensorView* view : {&params.relative_table, &params.alibi_slopes, &params.sinks})
+    for (ConstTensorView* view : {&params.logits.relative_table, &params.logits.alibi_slopes, &params.logits.sinks})
       *view = call.input(*view);
     const ConstTensorView placed_q = call.input(q);
     const TensorView placed_out = call.output(out);
-    const AttendStats rows{.lse = call.output(stats[0]),
-                           .max_logit = call.output(stats[1]),
-                           .max_weight = call.output(stats[2]),
-                           .entropy = call.output(stats[3]),
-                           .sum_p2 = call.output(stats[4])};
+    const AttentionStats rows{.lse = call.output(stats[0]),
+                              .max_logit = call.output(stats[1]),
+                              .max_weight = call.output(stats[2]),
+                              .entropy = call.output(stats[3]),
+                              .sum_p2 = call.output(stats[4])};
     Execution execution{.target = config_.target};
     call.add_workspace(execution, attend_workspace(cache_, placed_q, placed_out, steps, params, rows, execution));
     rootdk::attend(cache_, placed_q, placed_out, steps, params, rows, execution);
@@ -334,20 +341,21 @@ class World {
     }
     const Tensor wide_q = convert(turned, DType::f64);
     auto wide = [](const ConstTensorView& view) { return view.defined() ? convert(view, DType::f64) : Tensor(); };
-    const Tensor slopes = wide(p.alibi_slopes), sinks = wide(p.sinks), table = wide(p.relative_table);
+    const Tensor slopes = wide(p.logits.alibi_slopes), sinks = wide(p.logits.sinks),
+                 table = wide(p.logits.relative_table);
     Tensor expected(DType::f64, {1, heads, step.tokens, c.value_dim});
     Tensor expected_stats[5];
     for (Tensor& t : expected_stats) t = Tensor(DType::f64, {1, heads, step.tokens});
     attention(wide_q, k, v, expected,
-              {.scale = p.scale,
-               .temperature = p.temperature,
-               .softcap = p.softcap,
+              {.logits = {.scale = p.logits.scale,
+                          .temperature = p.logits.temperature,
+                          .softcap = p.logits.softcap,
+                          .relative_table = table,
+                          .relative_zero = p.logits.relative_zero,
+                          .alibi_slopes = slopes,
+                          .sinks = sinks},
                .causal = true,
-               .mask = keep,
-               .relative_table = table,
-               .relative_zero = p.relative_zero,
-               .alibi_slopes = slopes,
-               .sinks = sinks},
+               .mask = keep},
               {.lse = expected_stats[0],
                .max_logit = expected_stats[1],
                .max_weight = expected_stats[2],

@@ -19,7 +19,7 @@ Bench with_flipped_scale() {
   bench.attend = [](ConstTensorView q, ConstTensorView k, ConstTensorView v, TensorView out,
                     const AttentionParams& params, const AttentionStats& stats) {
     AttentionParams wrong = params;
-    wrong.scale = 1 / params.scale.factor(q.size(3));
+    wrong.logits.scale = 1 / params.logits.scale.factor(q.size(3));
     attention(q, k, v, out, wrong, stats);
   };
   return bench;
@@ -31,7 +31,7 @@ Bench with_large_logits() {
   bench.attend = [](ConstTensorView q, ConstTensorView k, ConstTensorView v, TensorView out,
                     const AttentionParams& params, const AttentionStats& stats) {
     AttentionParams wrong = params;
-    wrong.scale = 1.25 * params.scale.factor(q.size(3));
+    wrong.logits.scale = 1.25 * params.logits.scale.factor(q.size(3));
     attention(q, k, v, out, wrong, stats);
   };
   return bench;

@@ -1,5 +1,7 @@
 // Multi-head attention, blocks and Transformer-XL: gradients against finite differences, padding, caches, QK-clip.
 
+#include <cstring>
+
 #include "layers/block.h"
 #include "layers/gradient_check.h"
 #include "layers/transformer_xl.h"
@@ -25,6 +27,12 @@ Parameters with_random_weights(const Value& x, const auto& layer, std::uint32_t 
   testing::fill_random(inputs, seed, spread);
   inputs.push_back({"x", x});
   return inputs;
+}
+
+Value rows_of(const Value& x, std::int64_t first, std::int64_t count) {
+  Value part = make_value({count, x->width()});
+  std::copy_n(x->data() + first * x->width(), count * x->width(), part->data());
+  return part;
 }
 
 TEST(MultiHeadAttention, GradientsOfEveryOption) {
@@ -81,7 +89,7 @@ TEST(MultiHeadAttention, ChecksItsSizes) {
   EXPECT_NO_THROW(MultiHeadAttention({.d_model = 10, .heads = 4, .head_dim = 8}));
 }
 
-TEST(MultiHeadAttention, CacheAndPaddingGiveTheSameRows) {
+TEST(MultiHeadAttention, TokensThroughACacheGiveTheSameRows) {
   const MultiHeadAttention layer(
       {.d_model = 8, .heads = 2, .value_dim = 5, .rotary = true, .causal = true, .window_left = 3});
   const std::int64_t len = 7;
@@ -92,19 +100,90 @@ TEST(MultiHeadAttention, CacheAndPaddingGiveTheSameRows) {
   whole.rope = make_rope_table(4, {}, positions_of(1, len));
   const Value expected = layer(context, x, whole);
 
-  LayerCache cache(1, 2, layer.config());  // has to grow on the way
+  KvCache cache({.dtype = DType::f32, .kv_heads = 2, .head_dim = 4, .value_dim = 5, .pages = 1});
+  const SequenceId sequence = cache.open();
   std::int64_t done = 0;
-  for (const std::int64_t step : {3, 1, 2, 1}) {
-    Value part = make_value({step, 8});
-    std::copy_n(x->data() + done * 8, step * 8, part->data());
-    AttentionInput input{.batch = 1, .cache = &cache};
-    input.rope = make_rope_table(4, {}, positions_of(1, step, static_cast<std::int32_t>(done)));
-    const Value y = layer(context, part, input);
-    for (std::int64_t i = 0; i < step * 8; ++i) EXPECT_NEAR(y->data()[i], expected->data()[done * 8 + i], 1e-5);
-    done += step;
+  for (const std::int64_t tokens : {3, 1, 2, 1}) {
+    const KvStep step{.sequence = sequence, .tokens = tokens};
+    AttentionInput input{.cached = {.cache = &cache, .steps = {&step, 1}}};
+    input.rope = make_rope_table(4, {}, positions_of(1, tokens, static_cast<std::int32_t>(done)));
+    const Value y = layer(context, rows_of(x, done, tokens), input);
+    for (std::int64_t i = 0; i < tokens * 8; ++i) EXPECT_NEAR(y->data()[i], expected->data()[done * 8 + i], 1e-5);
+    done += tokens;
   }
-  EXPECT_EQ(cache.length(), len);
-  EXPECT_GE(cache.capacity(), len);
+  EXPECT_EQ(cache.length(sequence), len);
+}
+
+// Prompts and single tokens of several sequences in one call, against each of them alone: the same bits.
+TEST(CachedAttention, RowsDoNotDependOnTheOtherSteps) {
+  Context context;
+  const Value q = random_value({16, 16}, 38), k = random_value({16, 8}, 39), v = random_value({16, 8}, 40);
+  const Value sinks = random_value({4}, 41);
+  auto make_cache = [] { return KvCache({.dtype = DType::bf16, .kv_heads = 2, .head_dim = 4, .pages = 8}); };
+  KvCache alone = make_cache(), together = make_cache();
+  auto attended = [&](KvCache& cache, std::span<const KvStep> steps, std::int64_t first, std::int64_t rows) {
+    const DotProductInput input{.heads = 4,
+                                .kv_heads = 2,
+                                .q = rows_of(q, first, rows),
+                                .k = rows_of(k, first, rows),
+                                .v = rows_of(v, first, rows),
+                                .sinks = sinks};
+    return cached_attention(context, input, {.causal = true, .window_left = 3}, {.cache = &cache, .steps = steps});
+  };
+  // What each call gives to the sequences a, b and c; 0: the sequence is not in the call.
+  const std::int64_t calls[][3] = {{3, 1, 0}, {1, 2, 4}, {1, 0, 1}, {0, 1, 2}};
+  std::vector<SequenceId> one, many;
+  for (int i = 0; i < 3; ++i) {
+    one.push_back(alone.open());
+    many.push_back(together.open());
+  }
+  std::int64_t row = 0;
+  for (const auto& tokens : calls) {
+    std::vector<KvStep> steps;
+    std::vector<Value> expected;
+    const std::int64_t first = row;
+    for (std::size_t i = 0; i < 3; ++i) {
+      if (tokens[i] == 0) continue;
+      steps.push_back({.sequence = many[i], .tokens = tokens[i]});
+      const KvStep step{.sequence = one[i], .tokens = tokens[i]};
+      expected.push_back(attended(alone, {&step, 1}, row, tokens[i]));
+      row += tokens[i];
+    }
+    const Value y = attended(together, steps, first, row - first);
+    const float* found = y->data();
+    for (const Value& part : expected) {
+      EXPECT_EQ(std::memcmp(part->data(), found, part->value().bytes()), 0);
+      found += part->value().elements();
+    }
+  }
+}
+
+TEST(MultiHeadAttention, FixedKeysAreTheKeysOfTheirSource) {
+  const MultiHeadAttention layer({.d_model = 8, .heads = 2});
+  const Value x = random_value({5, 8}, 60), source = random_value({4, 8}, 61), other = random_value({6, 8}, 62);
+  with_random_weights(x, layer, 63);
+  Context context;
+  const FixedKeys keys[] = {layer.fixed_keys(context, source), layer.fixed_keys(context, other)};
+  const KvStep steps[] = {{.tokens = 2}, {.tokens = 3}};
+  const Value y = layer(context, x, {.fixed = keys, .steps = steps});
+  const Value first = layer(context, rows_of(x, 0, 2), {.source = source});
+  const Value second = layer(context, rows_of(x, 2, 3), {.source = other});
+  for (std::int64_t i = 0; i < 16; ++i) EXPECT_NEAR(y->data()[i], first->data()[i], 1e-6);
+  for (std::int64_t i = 0; i < 24; ++i) EXPECT_NEAR(y->data()[16 + i], second->data()[i], 1e-6);
+}
+
+TEST(MultiHeadAttention, ACacheServesCausalDotProductsWithoutGradient) {
+  KvCache cache({.dtype = DType::f32, .kv_heads = 2, .head_dim = 4, .pages = 1});
+  const KvStep step{.sequence = cache.open(), .tokens = 2};
+  const AttentionInput input{.cached = {.cache = &cache, .steps = {&step, 1}}};
+  const Value x = random_value({2, 8}, 64);
+  Tape tape;
+  Context plain, training{.tape = &tape};
+  EXPECT_THROW(MultiHeadAttention({.d_model = 8, .heads = 2})(plain, x, input), Error);
+  EXPECT_THROW(MultiHeadAttention({.d_model = 8, .heads = 2, .causal = true})(training, x, input), Error);
+  EXPECT_THROW(MultiHeadAttention({.d_model = 8, .heads = 2, .causal = true})(plain, random_value({3, 8}, 65), input),
+               Error);
+  EXPECT_EQ(cache.length(step.sequence), 0);
 }
 
 TEST(Block, GradientsOfEveryPlacement) {

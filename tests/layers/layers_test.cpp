@@ -234,7 +234,7 @@ TEST(FeedForward, Gradients) {
 }
 
 TEST(FeedForward, MixtureOfExpertsGradients) {
-  const FeedForward layer({.d_model = 6, .d_ff = 8, .experts = 4, .top_k = 2, .clamp_limit = 7.0});
+  const FeedForward layer({.d_model = 6, .d_ff = 8, .bias = true, .experts = 4, .top_k = 2, .clamp_limit = 7.0});
   const Value x = random_value({9, 6}, 20);
   Parameters inputs{{"x", x}};
   layer.collect(inputs, "ffn");

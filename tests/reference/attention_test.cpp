@@ -152,7 +152,7 @@ TEST(ReferenceAttention, ZeroVectorsScoreZeroUnderCosine) {
 TEST(ReferenceAttention, DropoutFollowsTheRule) {
   AttentionCase c =
       make_case({.name = "dropout", .batch = 2, .heads = 2, .q_len = 4, .kv_len = 20, .head_dim = 1}, DType::f64);
-  c.scalars = {.scale = 0.0, .dropout = 0.3, .seed = 11};  // equal weights of 1/20
+  c.scalars = {.logits = {.scale = 0.0}, .dropout = 0.3, .seed = 11};  // equal weights of 1/20
   c.v = DataTensor(tensor_of(DType::f64, {2, 2, 20, 1}, std::vector<double>(80, 1.0)), false);
   const Results r = run_forward(c, kReference);
   const DropoutRule rule = DropoutRule::make(0.3, 11);

@@ -70,12 +70,12 @@ std::vector<CaseSpec> specs() {
   add({.name = "plain"}, [](P&) {});
   add({.name = "causal"}, [](P& p) { p.causal = true; });
   add({.name = "window"}, [](P& p) { p.window_left = 1, p.window_right = 1; });
-  add({.name = "temperature"}, [](P& p) { p.scale = 0.7, p.temperature = 1.3; });
-  add({.name = "softcap"}, [](P& p) { p.softcap = 1.5; });
-  add({.name = "cosine"}, [](P& p) { p.score = Score::cosine, p.scale = 3.0; });
-  add({.name = "cosine_softcap"}, [](P& p) { p.score = Score::cosine, p.scale = 3.0, p.softcap = 2; });
-  add({.name = "additive"}, [](P& p) { p.score = Score::additive, p.scale = Scale::none(); });
-  add({.name = "additive_softcap"}, [](P& p) { p.score = Score::additive, p.softcap = 1; });
+  add({.name = "temperature"}, [](P& p) { p.logits.scale = 0.7, p.logits.temperature = 1.3; });
+  add({.name = "softcap"}, [](P& p) { p.logits.softcap = 1.5; });
+  add({.name = "cosine"}, [](P& p) { p.score = Score::cosine, p.logits.scale = 3.0; });
+  add({.name = "cosine_softcap"}, [](P& p) { p.score = Score::cosine, p.logits.scale = 3.0, p.logits.softcap = 2; });
+  add({.name = "additive"}, [](P& p) { p.score = Score::additive, p.logits.scale = Scale::none(); });
+  add({.name = "additive_softcap"}, [](P& p) { p.score = Score::additive, p.logits.softcap = 1; });
   add({.name = "kv_lengths", .kv_lengths = {3, 0}}, [](P&) {});
   add({.name = "mask", .mask = {2, 4, 4, 5}, .mask_keep = 0.5}, [](P&) {});
   add({.name = "block_mask", .block_mask = {2, 1, 2, 3}, .mask_keep = 0.5}, [](P& p) { p.block_q = p.block_kv = 2; });
@@ -83,8 +83,9 @@ std::vector<CaseSpec> specs() {
   add({.name = "bias_heads", .bias = {1, 4, 4, 5}}, [](P&) {});
   add({.name = "bias_shared", .bias = {1, 1, 4, 1}}, [](P&) {});
   add({.name = "bias_keys", .bias = {2, 1, 1, 5}}, [](P& p) { p.causal = true; });
-  add({.name = "relative_table", .relative_heads = 4, .relative_entries = 6}, [](P& p) { p.relative_zero = 2; });
-  add({.name = "relative_shared", .relative_heads = 1, .relative_entries = 3}, [](P& p) { p.relative_zero = 1; });
+  add({.name = "relative_table", .relative_heads = 4, .relative_entries = 6}, [](P& p) { p.logits.relative_zero = 2; });
+  add({.name = "relative_shared", .relative_heads = 1, .relative_entries = 3},
+      [](P& p) { p.logits.relative_zero = 1; });
   add({.name = "alibi", .alibi = true}, [](P&) {});
   add({.name = "sinks", .sinks = true}, [](P&) {});
   add({.name = "sinks_masked", .mask = {1, 1, 4, 5}, .mask_keep = 0.3, .sinks = true}, [](P&) {});
@@ -97,7 +98,7 @@ std::vector<CaseSpec> specs() {
        .relative_entries = 5,
        .alibi = true,
        .sinks = true},
-      [](P& p) { p.causal = true, p.softcap = 2, p.relative_zero = 1, p.dropout = 0.2; });
+      [](P& p) { p.causal = true, p.logits.softcap = 2, p.logits.relative_zero = 1, p.dropout = 0.2; });
   return all;
 }
 

@@ -30,7 +30,7 @@ CaseSpec any_spec(bool full_rows = false) {
   spec.head_dim = any(1, 6);
   spec.value_dim = any(1, 4);
   spec.alibi = any(0, 1);
-  if (any(0, 1)) spec.scalars.softcap = 2;
+  if (any(0, 1)) spec.scalars.logits.softcap = 2;
   if (any(0, 1)) spec.bias = {1, spec.heads, spec.q_len, spec.kv_len};
   if (full_rows) return spec;
   spec.scalars.causal = any(0, 1);

@@ -61,7 +61,7 @@ struct Forward {
     out_shape[3] = c.v.view().size(3);
     out = outputs.data("out", Tensor(c.dtype, out_shape), c.dtype, c.length_first);
     params = placement.params(c.params());
-    execution = {.executor = target.executor, .target = target.name};
+    execution = {.target = target.name, .cpu = {.executor = target.executor}};
     if (statistics != Statistics::none) row_statistics(c);
     if (statistics == Statistics::all) column_statistics(c);
   }
@@ -83,7 +83,7 @@ struct Forward {
     }
     const std::int64_t chosen = c.weight_rows.defined() ? c.weight_rows.size(0) : q.size(2);
     stats.weights = outputs.plain("weights", {q.size(0), q.size(1), chosen, k.size(2)}, c.small());
-    if (c.weight_rows.defined()) stats.weight_rows = placement.input(c.weight_rows);
+    if (c.weight_rows.defined()) params.stats.weight_rows = placement.input(c.weight_rows);
   }
 
   Placement placement;
@@ -126,7 +126,7 @@ struct Backward {
     gradients.column_mass =
         outputs.plain("backward_column_mass", {q.size(0), q.size(1), c.k.view().size(2)}, c.small());
     params = placement.params(c.params());
-    execution = {.executor = target.executor, .target = target.name};
+    execution = {.target = target.name, .cpu = {.executor = target.executor}};
   }
 
   DataTensor out;
@@ -163,9 +163,9 @@ AttentionParams AttentionCase::params() const {
   p.q_starts = q_starts;
   p.kv_starts = kv_starts;
   p.bias = bias;
-  p.relative_table = relative_table;
-  p.alibi_slopes = alibi_slopes;
-  p.sinks = sinks;
+  p.logits.relative_table = relative_table;
+  p.logits.alibi_slopes = alibi_slopes;
+  p.logits.sinks = sinks;
   p.additive_v = additive_v;
   return p;
 }

@@ -49,7 +49,7 @@ TensorView Placement::output(const TensorView& host) {
 
 AttentionParams Placement::params(AttentionParams p) {
   for (ConstTensorView* view : {&p.kv_lengths, &p.mask, &p.block_mask, &p.q_starts, &p.kv_starts, &p.bias,
-                                &p.relative_table, &p.alibi_slopes, &p.sinks, &p.additive_v}) {
+                                &p.logits.relative_table, &p.logits.alibi_slopes, &p.logits.sinks, &p.additive_v}) {
     *view = input(*view);
   }
   return p;
@@ -57,9 +57,9 @@ AttentionParams Placement::params(AttentionParams p) {
 
 void Placement::add_workspace(Execution& execution, std::size_t bytes) {
   if (!memory_ || bytes == 0) return;
-  execution.workspace = memory_->allocate(bytes);
-  execution.workspace_bytes = bytes;
-  blocks_.push_back(execution.workspace);
+  execution.cuda.workspace = memory_->allocate(bytes);
+  execution.cuda.workspace_bytes = bytes;
+  blocks_.push_back(execution.cuda.workspace);
 }
 
 void Placement::fetch() {

@@ -10,6 +10,7 @@
 #include "lab/inspect/inspection.h"
 #include "lab/inspect/json.h"
 #include "lab/inspect/page.h"
+#include "layers/stored_matrix.h"
 #include "models/builtin.h"
 #include "models/generate.h"
 #include "models/loaded_model.h"
@@ -32,7 +33,16 @@ Bits bits_of(const Transformer& model) {
   Bits bits;
   for (const Parameter& parameter : model.parameters()) {
     bits.add(parameter.name);
-    bits.add(std::as_const(*parameter.value).value());
+    const Node& node = *parameter.value;
+    if (node.has_own_value()) {
+      bits.add(node.value());
+      continue;
+    }
+    Tensor row(DType::f32, {node.width()});
+    for (std::int64_t i = 0; i < node.rows(); ++i) {
+      widen_row(matrix_of(node), i, row.view().as<float>());
+      bits.add(std::as_const(row));
+    }
   }
   return bits;
 }

@@ -3,8 +3,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "tools/command.h"
 
@@ -48,6 +56,20 @@ TEST(Generate, RefusesASeedBelowZero) {
   const auto run = run_rootdk({"generate", kModels + "llama", "--ids", "1", "--seed", "-1"});
   EXPECT_EQ(run.exit_code, 2);
   EXPECT_THAT(run.err, HasSubstr("--seed: -1 must not be negative"));
+}
+
+TEST(Generate, RefusesASeedBeyond64Bits) {
+  const std::vector<std::string> common = {"generate", kModels + "llama", "--ids", "1", "--max-new", "1", "--seed"};
+  for (const char* seed : {"18446744073709551616", "99999999999999999999999"}) {
+    std::vector<std::string> arguments = common;
+    arguments.emplace_back(seed);
+    const auto run = run_rootdk(arguments);
+    EXPECT_EQ(run.exit_code, 2) << seed;
+    EXPECT_THAT(run.err, HasSubstr("is over 18446744073709551615, the largest seed"));
+  }
+  std::vector<std::string> largest = common;
+  largest.emplace_back("18446744073709551615");
+  EXPECT_EQ(run_rootdk(largest).exit_code, 0);
 }
 
 TEST(Generate, RefusesIdsThatAreMissingOrNoNumbers) {
@@ -117,6 +139,88 @@ TEST(Train, SaysWhenNothingIsLeftToTrain) {
               HasSubstr("not read, as a training goes on with the settings it began with: --steps --lr\n"));
 }
 
+std::vector<std::string> small_training(const test::TemporaryFolder& folder, const char* steps) {
+  return {"train",
+          "--text",
+          (folder / "text").string(),
+          "--out",
+          (folder / "out").string(),
+          "--heads",
+          "2",
+          "--d-model",
+          "8",
+          "--layers",
+          "1",
+          "--context",
+          "8",
+          "--steps",
+          steps};
+}
+
+// The second is refused while the first has not saved anything yet.
+TEST(Train, TwoIntoOneFolderAreRefusedFromTheFirstMoment) {
+  test::TemporaryFolder folder;
+  std::ofstream(folder / "text") << std::string(2000, 'a') + std::string(2000, 'b');
+  std::filesystem::create_directories(folder / "out");
+  const int held = ::open((folder / "out").c_str(), O_RDONLY | O_DIRECTORY);
+  ASSERT_EQ(::flock(held, LOCK_EX | LOCK_NB), 0);  // as a training does that is at its first step
+  const auto refused = run_rootdk(small_training(folder, "1"));
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_THAT(refused.err, HasSubstr("another process trains into this folder"));
+  ::close(held);
+  EXPECT_EQ(run_rootdk(small_training(folder, "1")).exit_code, 0);
+}
+
+TEST(Train, RemovesWhatAKilledTrainingLeft) {
+  test::TemporaryFolder folder;
+  std::ofstream(folder / "text") << std::string(2000, 'a') + std::string(2000, 'b');
+  ASSERT_EQ(run_rootdk(small_training(folder, "2")).exit_code, 0);
+  for (const char* name : {"training.safetensors.tmp-aB3dE6", "model.safetensors.tmp-000000", "notes.txt"}) {
+    std::ofstream(folder / "out" / name) << "half";
+  }
+  auto again = small_training(folder, "2");
+  again.emplace_back("--resume");
+  ASSERT_EQ(run_rootdk(again).exit_code, 0);
+  EXPECT_FALSE(std::filesystem::exists(folder / "out" / "training.safetensors.tmp-aB3dE6"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "out" / "model.safetensors.tmp-000000"));
+  EXPECT_TRUE(std::filesystem::exists(folder / "out" / "notes.txt"));
+}
+
+TEST(Train, SaysWhereThereIsNoRoomForValidation) {
+  test::TemporaryFolder folder;
+  std::ofstream(folder / "text") << "abcabcabcabcabcabcabc";
+  const auto run = run_rootdk(small_training(folder, "1"));
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_THAT(run.out, HasSubstr("no validation: the text's last part is shorter than a context"));
+  EXPECT_THAT(run.out, Not(HasSubstr("nan")));
+}
+
+TEST(Train, LeavesNoFolderWhereItCannotBegin) {
+  test::TemporaryFolder folder;
+  std::ofstream(folder / "text") << "ab";
+  EXPECT_EQ(run_rootdk(small_training(folder, "1")).exit_code, 1);
+  EXPECT_FALSE(std::filesystem::exists(folder / "out"));
+}
+
+TEST(Train, NamesADeviceThatIsNoText) {
+  test::TemporaryFolder folder;
+  for (const auto& arguments :
+       {std::vector<std::string>{"train", "--text", "/dev/zero", "--out", (folder / "out").string()},
+        {"inspect", kModels + "llama", "--text", "/dev/zero"}}) {
+    const auto run = run_rootdk(arguments);
+    EXPECT_EQ(run.exit_code, 1);
+    EXPECT_THAT(run.err, HasSubstr("/dev/zero: is a device, not a text"));
+  }
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// A BLAS that is loaded though unused spins at the end for memory that is not there.
+TEST(Version, EndsWhereMemoryIsShort) {
+  const std::string command = std::string("ulimit -v 200000; ") + ROOTDK_BINARY + " version > /dev/null";
+  EXPECT_EQ(std::system(("bash -c '" + command + "'").c_str()), 0);
+}
+#endif
+
 TEST(Train, NamesAFolderThatIsNoText) {
   test::TemporaryFolder folder;
   const auto run = run_rootdk({"train", "--text", folder.path().string(), "--out", (folder / "out").string()});
@@ -135,6 +239,93 @@ TEST(Lab, MeasuresAClaimOnce) {
   const auto run = run_rootdk({"lab", "--only", "3,3", "--json"});
   ASSERT_EQ(run.exit_code, 0) << run.err;
   EXPECT_EQ(json::parse(run.out).size(), 1U);
+}
+
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    char name[] = "/tmp/rootdk_tools_models_test_XXXXXX";
+    path = mkdtemp(name);
+  }
+  ~TemporaryFolder() { std::filesystem::remove_all(path); }
+  std::string write(const std::string& name, const std::string& text) const {
+    std::ofstream(path / name) << text;
+    return path / name;
+  }
+  std::filesystem::path path;
+};
+
+std::vector<json> json_lines(const std::string& text) {
+  std::vector<json> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(json::parse(line));
+  return lines;
+}
+
+TEST(Generate, ManyPromptsGiveWhatEachGivesAlone) {
+  const TemporaryFolder folder;
+  const std::string prompts = folder.write("prompts.jsonl",
+                                           "{\"ids\": [3, 1, 4]}\n\n{\"ids\": [9], \"max_new\": 5, \"temperature\": 1, "
+                                           "\"seed\": 3}\n{\"ids\": [2, 7, 1, 8], \"max_new\": 0}\n");
+  const auto run = run_rootdk({"generate", kModels + "llama", "--prompts", prompts, "--max-new", "12", "--batch", "2"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  std::map<int, std::vector<int>> answers;
+  for (const json& line : json_lines(run.out)) answers[line["index"]] = line["new_ids"].get<std::vector<int>>();
+  EXPECT_EQ(answers.at(0), new_ids({}));
+  EXPECT_EQ(answers.at(1).size(), 5u);
+  EXPECT_EQ(answers.at(2), std::vector<int>());
+  const auto stream = run_rootdk({"generate", kModels + "llama", "--prompts", prompts, "--max-new", "12", "--stream"});
+  EXPECT_EQ(json_lines(stream.out).size(), 12u + 5u + 3u);
+}
+
+TEST(Generate, NamesTheLineOfABadPrompt) {
+  const TemporaryFolder folder;
+  for (const auto& [line, message] : {std::pair("{\"ids\": [1], \"wide\": 1}", "the field wide is unknown"),
+                                      {"{\"ids\": [1]", "is not a line of JSON"},
+                                      {"{\"ids\": [1], \"prompt\": \"x\"}", "give either prompt or ids"},
+                                      {"{\"ids\": [1], \"max_new\": \"x\"}", "max_new is"},
+                                      {"7", "neither a text nor an object"}}) {
+    const std::string prompts = folder.write("prompts.jsonl", "{\"ids\": [1]}\n" + std::string(line) + "\n");
+    const auto run = run_rootdk({"generate", kModels + "llama", "--prompts", prompts});
+    EXPECT_EQ(run.exit_code, 1);
+    EXPECT_THAT(run.err, HasSubstr("prompts.jsonl:2"));
+    EXPECT_THAT(run.err, HasSubstr(message));
+  }
+}
+
+TEST(Generate, TypesOfCacheAndWeightsDraftsAndBeams) {
+  EXPECT_EQ(new_ids({"--cache", "f32"}), new_ids({"--no-cache"}));
+  EXPECT_EQ(new_ids({"--cache", "int8"}).size(), 12u);
+  EXPECT_EQ(new_ids({"--draft", kModels + "llama", "--draft-tokens", "3"}), new_ids({}));
+  const auto beams =
+      run_rootdk({"generate", kModels + "llama", "--ids", "3,1,4", "--max-new", "4", "--beams", "3", "--json"});
+  ASSERT_EQ(beams.exit_code, 0) << beams.err;
+  EXPECT_EQ(json::parse(beams.out).size(), 3u);
+  const auto bad = run_rootdk({"generate", kModels + "llama", "--ids", "1", "--cache", "f64"});
+  EXPECT_EQ(bad.exit_code, 2);
+}
+
+TEST(Quantize, ItsFolderGivesWhatQuantisingOnLoadGives) {
+  const TemporaryFolder folder;
+  for (const std::string weights : {"int8", "int4"}) {
+    const std::string out = folder.path / weights;
+    const auto run = run_rootdk({"quantize", kModels + "llama", "--out", out, "--weights", weights});
+    ASSERT_EQ(run.exit_code, 0) << run.err;
+    const auto stored = run_rootdk({"generate", out, "--ids", "3,1,4", "--max-new", "12", "--json"});
+    ASSERT_EQ(stored.exit_code, 0) << stored.err;
+    EXPECT_EQ(json::parse(stored.out)["new_ids"].get<std::vector<int>>(), new_ids({"--weights", weights}));
+    const auto again = run_rootdk({"generate", out, "--ids", "1", "--weights", weights});
+    EXPECT_EQ(again.exit_code, 1);
+    EXPECT_THAT(again.err, HasSubstr("is quantised already"));
+  }
+}
+
+TEST(Embed, RefusesModelsThatGiveLogits) {
+  const TemporaryFolder folder;
+  const std::string text = folder.write("lines.txt", "ROMEO\nJULIET\n");
+  const auto run = run_rootdk({"embed", "builtin", "--text", text});
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_THAT(run.err, HasSubstr("gives logits, not hidden states"));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// One case of the benchmark: the tensors, the runs with the peak measured between them, the textbook way.
+// One case of the benchmark: the tensors, the runs with the peak measured between them, the textbook computation.
 
 #include <algorithm>
 #include <functional>
@@ -58,7 +58,7 @@ class Problem {
     return answer.chosen;
   }
 
-  // The textbook way on the same numbers in f32.
+  // The textbook computation on the same numbers in f32.
   void run_naive(Tensor& out) const {
     const Tensor q = convert(q_, DType::f32), k = convert(k_, DType::f32), v = convert(v_, DType::f32);
     const NaiveAttention naive(bench_.causal, bench_.threads);
@@ -72,7 +72,9 @@ class Problem {
   void backward() { attention_backward(saved(), upstream(), gradients(), params(), execution()); }
 
   AttentionParams params() const { return {.causal = bench_.causal}; }
-  Execution execution() const { return {.executor = &shared_executor(bench_.threads), .target = bench_.target}; }
+  Execution execution() const {
+    return {.target = bench_.target, .cpu = {.executor = &shared_executor(bench_.threads)}};
+  }
   AttentionStats statistics() {
     return {.lse = lse_, .max_logit = max_logit_, .max_weight = max_weight_, .entropy = entropy_, .sum_p2 = sum_p2_};
   }

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/check.h"
-#include "cuda/hopper/product_peak.h"
+#include "cuda/hopper/shared/product_peak.h"
 #include "cuda/launch/device.h"
 #include "tools/memory.h"
 
@@ -87,7 +87,7 @@ class DeviceProblem {
   }
 
   void run() { bench_.backward ? backward() : forward(); }
-  std::size_t workspace_bytes() const { return execution_.workspace_bytes; }
+  std::size_t workspace_bytes() const { return execution_.cuda.workspace_bytes; }
 
   std::string implementation() const {
     const Explanation answer = bench_.backward ? explain_backward(saved(), upstream(), gradients_, params(), execution_)
@@ -110,9 +110,9 @@ class DeviceProblem {
   }
   void reserve(std::size_t bytes) {
     execution_.target = bench_.target;
-    if (bytes <= execution_.workspace_bytes) return;
-    execution_.workspace = memory_->scratch(bytes);
-    execution_.workspace_bytes = bytes;
+    if (bytes <= execution_.cuda.workspace_bytes) return;
+    execution_.cuda.workspace = memory_->scratch(bytes);
+    execution_.cuda.workspace_bytes = bytes;
   }
   void forward() { attention(q_, k_, v_, out_, params(), stats_, execution_); }
   void backward() { attention_backward(saved(), upstream(), gradients_, params(), execution_); }
@@ -140,12 +140,12 @@ class CacheProblem {
     fill(normal_values(*memory_, dtype, {1, c.kv_heads, c.kv_len, c.head_dim}, 2),
          normal_values(*memory_, dtype, {1, c.kv_heads, c.kv_len, c.value_dim}, 3));
     execution_.target = c.target;
-    execution_.workspace_bytes = attend_workspace(cache_, q_, out_, steps_, {}, {}, execution_);
-    execution_.workspace = memory_->scratch(execution_.workspace_bytes);
+    execution_.cuda.workspace_bytes = attend_workspace(cache_, q_, out_, steps_, {}, {}, execution_);
+    execution_.cuda.workspace = memory_->scratch(execution_.cuda.workspace_bytes);
   }
 
   void run() { attend(cache_, q_, out_, steps_, {}, {}, execution_); }
-  std::size_t workspace_bytes() const { return execution_.workspace_bytes; }
+  std::size_t workspace_bytes() const { return execution_.cuda.workspace_bytes; }
 
   std::string implementation() const {
     const Explanation answer = explain_attend(cache_, q_, out_, steps_, {}, {}, execution_);

@@ -83,7 +83,9 @@ class DecodeProblem {
     }
   }
 
-  Execution execution() const { return {.executor = &shared_executor(bench_.threads), .target = bench_.target}; }
+  Execution execution() const {
+    return {.target = bench_.target, .cpu = {.executor = &shared_executor(bench_.threads)}};
+  }
 
   DecodeBenchCase bench_;
   DType q_dtype_;

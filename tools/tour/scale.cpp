@@ -20,21 +20,21 @@ Softmax measure(std::int64_t head_dim, Scale scale) {
   const Tensor q = normal_tensor({1, 1, kRows, head_dim}, 1), k = normal_tensor({1, 1, kKeys, head_dim}, 2);
   Tensor v(DType::f32, {1, 1, kKeys, 1}), out(DType::f32, {1, 1, kRows, 1});
   Tensor entropy(DType::f32, {1, 1, kRows}), top(DType::f32, {1, 1, kRows}), sum_p2(DType::f32, {1, 1, kRows});
-  attention(q, k, v, out, {.scale = scale}, {.max_weight = top, .entropy = entropy, .sum_p2 = sum_p2});
+  attention(q, k, v, out, {.logits = {.scale = scale}}, {.max_weight = top, .entropy = entropy, .sum_p2 = sum_p2});
   return {.keys_read = std::exp(mean_of(entropy)), .top_weight = mean_of(top), .gradient_left = 1 - mean_of(sum_p2)};
 }
 
 }  // namespace
 
 void show_scale(const Style& style) {
-  print_line("  q · k of two random vectors is a sum of d_k terms: its deviation grows as √d_k. Without the");
-  print_line("  division the largest score runs away, the softmax turns one-hot, and no gradient passes: the");
+  print_line("  q · k of two random vectors is a sum of d_k terms: its standard deviation is √d_k. Without the");
+  print_line("  division scores grow with d_k, the softmax becomes one-hot, and no gradient passes: the");
   print_line(
       format("  trace of its Jacobian is 1 - Σp². Here: %d random queries over %d keys.", int{kRows}, int{kKeys}));
   print_line();
   Table table(1);
-  table.add({style.dim("d_k"), style.dim("keys read"), style.dim("top weight"), style.dim("gradient left"), "",
-             style.dim("keys read"), style.dim("top weight"), style.dim("gradient left")});
+  table.add({style.dim("d_k"), style.dim("effective keys"), style.dim("top weight"), style.dim("gradient left"), "",
+             style.dim("effective keys"), style.dim("top weight"), style.dim("gradient left")});
   for (std::int64_t head_dim : {1, 4, 16, 64, 256, 1024}) {
     std::vector<std::string> row = {format("%4d", static_cast<int>(head_dim))};
     for (const Scale scale : {Scale::none(), Scale::inverse_sqrt_head_dim()}) {

@@ -59,7 +59,7 @@ struct Problem {
         out(DType::f32, {1, 1, n, kHeadDim}) {}
 
   double fused_seconds(int runs, int threads) {
-    const Execution execution{.executor = threads ? &shared_executor(threads) : nullptr};
+    const Execution execution{.cpu = {.executor = threads ? &shared_executor(threads) : nullptr}};
     return best_seconds(runs, [&] { attention(q, k, v, out, {}, {}, execution); });
   }
   std::string implementation() { return explain(q, k, v, out).chosen; }
@@ -100,7 +100,7 @@ void show_speed(const Style& style) {
              style.green(implementation) + ".");
   print_line();
   Table table(1);
-  table.add({style.dim("way"), style.dim("time"), style.dim("rate"), style.dim("n x n matrix")});
+  table.add({style.dim("method"), style.dim("time"), style.dim("rate"), style.dim("n x n matrix")});
   table.add(row("plain loops, 1 thread", naive, small, format("%.0f MiB", small.matrix_mebibytes())));
   table.add(row(implementation + ", 1 thread", one_thread, small, "none"));
   if (threads > 1) {

@@ -5,7 +5,11 @@
 
 namespace rootdk::cuda {
 
-// The rule of a validated call. Norms of the cosine score are left for the caller to fill in.
+// The rule of a validated attend() call, whose keys its page tables name.
+LogitRule make_rule(const AttentionShape& shape, const LogitParams& logits, double logit_scale,
+                    const KeyWindow& window);
+
+// The rule of a validated attention() call. Norms of the cosine score are left for the caller to fill in.
 LogitRule make_rule(const AttentionShape& shape, const AttentionParams& params, double logit_scale,
                     const DropoutRule& dropout);
 

@@ -12,7 +12,8 @@ template <class... Parts>
 void check(cudaError_t status, const Parts&... doing) {
   if (status == cudaSuccess) return;
   cudaGetLastError();  // an error that does not stick must not be reported again by the next call
-  fail("attention: ", doing..., ": ", cudaGetErrorString(status), " (", cudaGetErrorName(status), ")");
+  fail(status == cudaErrorMemoryAllocation ? ErrorKind::out_of_memory : ErrorKind::device, "attention: ", doing...,
+       ": ", cudaGetErrorString(status), " (", cudaGetErrorName(status), ")");
 }
 
 }  // namespace rootdk::cuda

@@ -10,7 +10,7 @@ namespace rootdk::cuda {
 
 inline constexpr std::size_t kWorkspaceAlignment = 16;
 
-inline void require_workspace(const Execution& execution, std::size_t bytes, const char* operation = "attention") {
+inline void require_workspace(const CudaExecution& execution, std::size_t bytes, const char* operation = "attention") {
   if (bytes == 0) return;
   require(execution.workspace && execution.workspace_bytes >= bytes, operation, ": this call needs ", bytes,
           " bytes of device workspace (", operation, "_workspace()), have ",

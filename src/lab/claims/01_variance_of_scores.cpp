@@ -47,7 +47,8 @@ Finding variance_of_scores(const Bench& bench) {
   bool all = true;
   for (std::int64_t head_dim : {16, 64, 256, 512}) {
     const auto d = static_cast<double>(head_dim);
-    const std::vector<double> logits = sample_logits(bench, random, count, head_dim, {.scale = Scale::none()});
+    const std::vector<double> logits =
+        sample_logits(bench, random, count, head_dim, {.logits = {.scale = Scale::none()}});
     const Interval measured = variance_interval(logits);
     finding.details.push_back({"d_k = " + std::to_string(head_dim) + ": Var(q.k)", d, measured});
     // The excess kurtosis of a sum of d products of normals is 6 / d; its sampling error is sqrt(24 / count).

@@ -20,7 +20,7 @@ Finding range_of_scores(const Bench& bench) {
   bool all = true;
   for (std::int64_t head_dim : {16, 64, 256, 512}) {
     const double range = 2 * std::sqrt(static_cast<double>(head_dim));
-    std::vector<double> logits = sample_logits(bench, random, count, head_dim, {.scale = Scale::none()});
+    std::vector<double> logits = sample_logits(bench, random, count, head_dim, {.logits = {.scale = Scale::none()}});
     for (double& logit : logits) logit = std::abs(logit);
     const auto inside = std::count_if(logits.begin(), logits.end(), [&](double x) { return x <= range; });
     finding.measured = share_interval(inside, count);

@@ -14,7 +14,7 @@ std::vector<double> softmax_of(const Bench& bench, std::initializer_list<double>
   q.values<T>()[0] = 1;
   std::size_t j = 0;
   for (double score : scores) k.values<T>()[j++] = static_cast<T>(score);
-  bench.attend(q, k, v, out, {.scale = scale}, {.weights = weights});
+  bench.attend(q, k, v, out, {.logits = {.scale = scale}}, {.weights = weights});
   return {weights.values<T>().begin(), weights.values<T>().end()};
 }
 

@@ -27,7 +27,7 @@ Finding variance_after_scaling(const Bench& bench) {
                        {Scale::inverse_head_dim(), 1 / d, "1 / d_k"},
                        {Scale::inverse_sqrt_head_dim(), 1, "1 / sqrt(d_k)"}};
     for (std::size_t c = 0; c < 3; ++c) {
-      const auto logits = sample_logits(bench, random, count, head_dim, {.scale = cases[c].scale});
+      const auto logits = sample_logits(bench, random, count, head_dim, {.logits = {.scale = cases[c].scale}});
       const Interval measured = variance_interval(logits);
       finding.details.push_back(
           {"d_k = " + std::to_string(head_dim) + ", " + cases[c].name, cases[c].expected, measured});

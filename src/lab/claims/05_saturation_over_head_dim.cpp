@@ -35,7 +35,7 @@ Finding saturation_over_head_dim(const Bench& bench) {
   const std::vector<std::pair<std::int64_t, double>> seen = {{64, 0.44}, {256, 0.70}, {512, 0.78}};
   bool all = true;
   for (std::int64_t head_dim : {16, 32, 64, 128, 256, 512}) {
-    const auto unscaled = sample_rows(bench, random, {rows, kKeys, head_dim}, {.scale = Scale::none()});
+    const auto unscaled = sample_rows(bench, random, {rows, kKeys, head_dim}, {.logits = {.scale = Scale::none()}});
     const auto scaled = sample_rows(bench, random, {rows, kKeys, head_dim}, {});
     const double share = unscaled.share_over(kThreshold);
     const auto hits = static_cast<std::int64_t>(std::lround(share * static_cast<double>(rows)));

@@ -18,8 +18,11 @@ Finding entropy_under_scales(const Bench& bench) {
   } const cases[] = {
       // For logits of variance 1, E e^x = e^(1/2) and E e^2x = e^2: entropy ln n - 1/2, sum p^2 e / n.
       {"1 / sqrt(d_k)", {}, std::log(n) - 0.5, std::numbers::e / n},
-      {"1 / d_k", {.scale = Scale::inverse_head_dim()}, std::log(n) - 1 / (2 * d), std::exp(1 / d) / n},
-      {"cosine", {.score = Score::cosine, .scale = Scale::none()}, std::log(n) - 1 / (2 * d), std::exp(1 / d) / n},
+      {"1 / d_k", {.logits = {.scale = Scale::inverse_head_dim()}}, std::log(n) - 1 / (2 * d), std::exp(1 / d) / n},
+      {"cosine",
+       {.score = Score::cosine, .logits = {.scale = Scale::none()}},
+       std::log(n) - 1 / (2 * d),
+       std::exp(1 / d) / n},
   };
   Finding finding{
       .quantity = "mean entropy with 1 / sqrt(d_k), 1024 keys", .expected = cases[0].entropy, .samples = rows};

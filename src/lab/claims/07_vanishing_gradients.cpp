@@ -24,7 +24,7 @@ GradientNorms gradient_norms(const Bench& bench, Random& random, std::int64_t ro
   const Tensor v = random.normal_tensor({rows, 1, keys, 1}), bias(DType::f32, {rows, 1, 1, keys});
   Tensor out(DType::f32, {rows, 1, 1, 1}), lse(DType::f32, {rows, 1, 1}), grad_out(DType::f32, {rows, 1, 1, 1});
   for (float& g : grad_out.values<float>()) g = 1;
-  const AttentionParams params{.scale = scale, .bias = bias};
+  const AttentionParams params{.logits = {.scale = scale}, .bias = bias};
   bench.attend(q, k, v, out, params, {.lse = lse});
   Tensor grad_q(DType::f32, {rows, 1, 1, head_dim}), grad_s(DType::f32, {rows, 1, 1, keys});
   attention_backward({.q = q, .k = k, .v = v, .out = out, .lse = lse}, {.out = grad_out}, {.q = grad_q, .bias = grad_s},

@@ -9,9 +9,9 @@ namespace {
 // The largest |dH / d ln(1/tau) + Var_p(s) / tau^2| over rows, the derivative taken by central differences.
 double worst_derivative_error(const Bench& bench, const Tensor& q, const Tensor& k, double tau) {
   constexpr double kStep = 1e-2;
-  const RowSample hotter = row_statistics(bench, q, k, {.temperature = tau * std::exp(kStep)});
-  const RowSample colder = row_statistics(bench, q, k, {.temperature = tau * std::exp(-kStep)});
-  const auto weights = weights_of(bench, q, k, {.temperature = tau});
+  const RowSample hotter = row_statistics(bench, q, k, {.logits = {.temperature = tau * std::exp(kStep)}});
+  const RowSample colder = row_statistics(bench, q, k, {.logits = {.temperature = tau * std::exp(-kStep)}});
+  const auto weights = weights_of(bench, q, k, {.logits = {.temperature = tau}});
   const double n = static_cast<double>(k.size(2));
   double worst = 0;
   for (std::size_t i = 0; i < weights.size(); ++i) {
@@ -44,7 +44,7 @@ Finding temperature_sharpens(const Bench& bench) {
                 .series = {{.name = "top weight"}, {.name = "entropy / ln n"}}};
   double cold = 0, half = 0, hot = 0;
   for (double tau : {0.01, 0.03, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 100.0}) {
-    const RowSample sample = row_statistics(bench, q, k, {.temperature = tau});
+    const RowSample sample = row_statistics(bench, q, k, {.logits = {.temperature = tau}});
     const double top = mean(sample.max_weight), flat = mean(sample.entropy) / std::log(double{kKeys});
     figure.series[0].x.push_back(tau);
     figure.series[0].y.push_back(top);
@@ -56,8 +56,8 @@ Finding temperature_sharpens(const Bench& bench) {
     finding.details.push_back({"top weight at temperature " + std::to_string(tau).substr(0, 5), std::nan(""),
                                mean_interval(sample.max_weight)});
   }
-  const RowSample frozen = row_statistics(bench, q, k, {.temperature = 1e-4});
-  const RowSample melted = row_statistics(bench, q, k, {.temperature = 1e4});
+  const RowSample frozen = row_statistics(bench, q, k, {.logits = {.temperature = 1e-4}});
+  const RowSample melted = row_statistics(bench, q, k, {.logits = {.temperature = 1e4}});
   const double limit_error = std::max(mean(frozen.entropy), std::abs(mean(melted.entropy) - std::log(double{kKeys})));
   const double derivative_error = worst_derivative_error(bench, q, k, 1.0);
   constexpr double kNearlyOneHot = 0.7;

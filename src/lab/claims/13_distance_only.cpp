@@ -75,8 +75,8 @@ Finding positions_see_distance(const Bench& bench) {
   Tensor slopes(DType::f32, {1}), t5_weights = random.normal_tensor({32, 1}), table(DType::f32, {1, 257});
   alibi_slopes(slopes);
   t5_relative_table(t5_weights, table);
-  const double alibi = bias_shift_error(bench, q, k, {.alibi_slopes = slopes});
-  const double t5 = bias_shift_error(bench, q, k, {.relative_table = table, .relative_zero = 128});
+  const double alibi = bias_shift_error(bench, q, k, {.logits = {.alibi_slopes = slopes}});
+  const double t5 = bias_shift_error(bench, q, k, {.logits = {.relative_table = table, .relative_zero = 128}});
   const double angle = float32_angle_error(1000000);
   finding.details = {{"RoPE, both positions + 1000: change of a logit", 0, finding.measured},
                      {"RoPE, both positions + 1000000: change of a logit", 0, exact(far)},

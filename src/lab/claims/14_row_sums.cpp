@@ -23,7 +23,7 @@ Finding rows_sum_to_one(const Bench& bench) {
   // With a sink of logit 5 a share of every row goes nowhere.
   Tensor sink(DType::f32, {1});
   sink.values<float>()[0] = 5;
-  bench.attend(q, k, ones, sums, {.sinks = sink}, {});
+  bench.attend(q, k, ones, sums, {.logits = {.sinks = sink}}, {});
   const double with_sink = mean(doubles(sums));
 
   Finding finding{.quantity = "largest |row sum - 1|", .expected = 0, .samples = kTokens};

@@ -18,7 +18,8 @@ Finding scale_by_head_dim(const Bench& bench) {
     const std::int64_t head_dim = model.d_model / model.heads;
     const double wrong = 1 / std::sqrt(static_cast<double>(model.d_model));
     const Interval right_variance = variance_interval(sample_logits(bench, random, count, head_dim, {}));
-    const Interval wrong_variance = variance_interval(sample_logits(bench, random, count, head_dim, {.scale = wrong}));
+    const Interval wrong_variance =
+        variance_interval(sample_logits(bench, random, count, head_dim, {.logits = {.scale = wrong}}));
     const double expected = static_cast<double>(head_dim) / static_cast<double>(model.d_model);
     finding.details.push_back({std::string(model.name) + ": variance with sqrt(d_k)", 1, right_variance});
     finding.details.push_back({std::string(model.name) + ": variance with sqrt(d_model)", expected, wrong_variance});

@@ -14,7 +14,7 @@ Finding additive_is_bounded(const Bench& bench) {
   Tensor a = random.normal_tensor({1, kHeadDim});
   double bound = 0;
   for (float value : a.values<float>()) bound += std::abs(value);
-  const AttentionParams additive{.score = Score::additive, .scale = Scale::none(), .additive_v = a};
+  const AttentionParams additive{.score = Score::additive, .logits = {.scale = Scale::none()}, .additive_v = a};
 
   Finding finding{.quantity = "largest |a . tanh(q + k)| / |a|_1 with inputs of size 1000",
                   .expected = 1,
@@ -26,7 +26,7 @@ Finding additive_is_bounded(const Bench& bench) {
                  k = random.normal_tensor({1, 1, kKeys, kHeadDim}, size);
     const RowSample sample = row_statistics(bench, q, k, additive);
     const double largest = *std::max_element(sample.max_logit.begin(), sample.max_logit.end()) / bound;
-    const RowSample dot = row_statistics(bench, q, k, {.scale = Scale::none()});
+    const RowSample dot = row_statistics(bench, q, k, {.logits = {.scale = Scale::none()}});
     finding.details.push_back({"inputs of size " + std::to_string(static_cast<int>(size)) + ": additive, over |a|_1",
                                std::nan(""), exact(largest)});
     finding.details.push_back({"inputs of size " + std::to_string(static_cast<int>(size)) + ": largest dot product",

@@ -27,7 +27,7 @@ Finding cosine_is_flat(const Bench& bench) {
     const Tensor k = random.normal_tensor({1, 1, kKeys, kHeadDim});
     Tensor q(DType::f32, {1, 1, kKeys, kHeadDim});
     std::copy(k.values<float>().begin(), k.values<float>().end(), q.values<float>().begin());
-    const RowSample sample = row_statistics(bench, q, k, {.score = Score::cosine, .scale = gain});
+    const RowSample sample = row_statistics(bench, q, k, {.score = Score::cosine, .logits = {.scale = gain}});
     const double top = *std::max_element(sample.max_weight.begin(), sample.max_weight.end());
     const double bound = 1 / (1 + (kKeys - 1) * std::exp(-2 * gain));
     figure.series[0].x.push_back(gain);

@@ -39,10 +39,12 @@ Measurements measure(const MultiHeadAttention& layer, const Tensor& x) {
   const std::int64_t length = x.size(0);
   Context context{};
   const Value whole = layer(context, rows_of(x, 0, length), {});
-  LayerCache cache(1, length + 64, layer.config());
+  KvCache cache({.dtype = DType::f32, .kv_heads = kHeads, .head_dim = kModel / kHeads, .pages = length / 64 + 1});
+  const KvStep one{.sequence = cache.open()};
+  const AttentionInput behind_the_cache{.cached = {.cache = &cache, .steps = {&one, 1}}};
   Measurements m;
   for (std::int64_t i = 0; i < length; ++i) {
-    const Value step = layer(context, rows_of(x, i, i + 1), {.cache = &cache});
+    const Value step = layer(context, rows_of(x, i, i + 1), behind_the_cache);
     for (std::int64_t d = 0; d < kModel; ++d) {
       const double difference = double{step->data()[d]} - whole->data()[i * kModel + d];
       m.largest_difference = std::max(m.largest_difference, std::abs(difference));
@@ -51,8 +53,8 @@ Measurements measure(const MultiHeadAttention& layer, const Tensor& x) {
     if (position < 64 || (position & (position - 1)) != 0) continue;
     // Once more at the same position, for the clock; the cache is put back each time.
     m.cached_seconds.push_back(best_seconds(5, [&] {
-      cache.truncate(i);
-      layer(context, rows_of(x, i, i + 1), {.cache = &cache});
+      cache.trim(one.sequence, i);
+      layer(context, rows_of(x, i, i + 1), behind_the_cache);
     }));
     m.plain_seconds.push_back(best_seconds(3, [&] { layer(context, rows_of(x, 0, position), {}); }));
     m.positions.push_back(static_cast<double>(position));

@@ -18,7 +18,8 @@ Finding small_and_large_head_dim(const Bench& bench) {
                 .series = {{.name = "no scale"}, {.name = "1 / sqrt(d_k)"}}};
   double small = 0, large = 0, middle_scaled = 0, large_scaled = 0;
   for (std::int64_t head_dim : {2, 4, 8, 16, 32, 64, 128, 256, 512, 1024}) {
-    const RowSample unscaled = sample_rows(bench, random, {rows, kKeys, head_dim}, {.scale = Scale::none()});
+    const RowSample unscaled =
+        sample_rows(bench, random, {rows, kKeys, head_dim}, {.logits = {.scale = Scale::none()}});
     const RowSample scaled = sample_rows(bench, random, {rows, kKeys, head_dim}, {});
     const double top = mean(unscaled.max_weight), scaled_top = mean(scaled.max_weight);
     figure.series[0].x.push_back(static_cast<double>(head_dim));

@@ -149,7 +149,8 @@ Figure alibi_figure() {
 
 std::string lesson_why_square_root() {
   const Example example;
-  const std::vector<double> unscaled = example.weights({.scale = Scale::none()}), scaled = example.weights({});
+  const std::vector<double> unscaled = example.weights({.logits = {.scale = Scale::none()}}),
+                            scaled = example.weights({});
   std::ostringstream html;
   html.exceptions(std::ios::badbit);  // out of memory is an error, not a shorter page
   html << "<section id=\"why\"><h2>Why the square root of d_k</h2>"
@@ -200,18 +201,18 @@ std::string lesson_three_scores() {
        "One matrix product and one division. Longer vectors speak louder: length carries meaning."},
       {"Additive (Bahdanau)",
        R"(a \cdot \tanh(q + k))",
-       {.score = Score::additive, .scale = Scale::none(), .additive_v = a},
+       {.score = Score::additive, .logits = {.scale = Scale::none()}, .additive_v = a},
        "tanh 2 + tanh 1 + tanh 4 + tanh 1 = 3.49, …",
        "Bounded by |a|₁ whatever the inputs, so it needs no scale; but a tanh for each dimension of each pair, which "
        "no matrix unit can do."},
       {"Cosine",
        R"(\frac{q \cdot k}{|q| |k|})",
-       {.score = Score::cosine, .scale = Scale::none()},
+       {.score = Score::cosine, .logits = {.scale = Scale::none()}},
        "5/(√6·√6) = 0.833, 3/(√6·√3) = 0.707, 1/(√6·√5) = 0.183",
        "Only the direction counts, and the score never leaves [−1, 1]: without a learned gain the softmax stays flat."},
       {"Cosine, gain 10",
        R"(10 \, \frac{q \cdot k}{|q| |k|})",
-       {.score = Score::cosine, .scale = 10.0},
+       {.score = Score::cosine, .logits = {.scale = 10.0}},
        "8.33, 7.07, 1.83",
        "The gain plays the part of the temperature, and brings the choice back."},
   };
@@ -243,7 +244,7 @@ std::string lesson_attention_matrix() {
   const Tensor q = random.normal_tensor({1, 1, kTokens, 64}), k = random.normal_tensor({1, 1, kTokens, 64});
   std::vector<Figure> all;
   const std::pair<const char*, AttentionParams> cases[] = {
-      {"Scaled", {}}, {"Unscaled", {.scale = Scale::none()}}, {"Scaled, causal", {.causal = true}}};
+      {"Scaled", {}}, {"Unscaled", {.logits = {.scale = Scale::none()}}}, {"Scaled, causal", {.causal = true}}};
   for (const auto& [name, params] : cases) {
     const auto weights = weights_of(Bench{}, q, k, params);
     double least = 1e9, most = 0, worst = 0;

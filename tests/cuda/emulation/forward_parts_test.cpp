@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "cuda/emulation/block.h"
-#include "cuda/hopper/logit_terms.cuh"
-#include "cuda/hopper/softmax.cuh"
-#include "cuda/hopper/work_tiles.cuh"
+#include "cuda/hopper/shared/logit_terms.cuh"
+#include "cuda/hopper/shared/softmax.cuh"
+#include "cuda/hopper/shared/work_tiles.cuh"
 
 namespace rootdk::test {
 namespace {

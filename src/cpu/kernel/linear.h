@@ -1,0 +1,184 @@
+#pragma once
+
+// Products with stored weights: linear_table.h says what they promise. Included once per target: internal linkage.
+
+#include "cpu/kernel/linear_weights.h"
+
+namespace rootdk::cpu {
+namespace {
+
+// Sums over the lanes of `count` vectors, at most kWidth of them; the tree is the same for each.
+template <class Target>
+concept SumsRowsTogether = requires(const float (&rows)[kWidth][kWidth]) {
+  Target::reduce_rows(rows, 1, Target::add);
+};
+template <class Target>
+inline void lane_sums(const Vec* vectors, int count, float* sums) {
+  if constexpr (SumsRowsTogether<Target>) {
+    alignas(64) float rows[kWidth][kWidth];
+    for (int i = 0; i < count; ++i) Target::store(rows[i], vectors[i]);
+    const Vec all = Target::reduce_rows(rows, count, [](Vec a, Vec b) { return Target::add(a, b); });
+    Target::store_first(sums, all, count);
+  } else {
+    for (int i = 0; i < count; ++i) sums[i] = Target::reduce_add(vectors[i]);
+  }
+}
+
+// Outputs [out, out + count) of one row from their accumulators.
+inline void finish_row(const LinearBlock& block, int row, int out, int count, const Vec* accumulators) {
+  float sums[kWidth];
+  for (int done = 0; done < count; done += kWidth) {
+    const int some = smaller(kWidth, count - done);
+    lane_sums<Simd>(accumulators + done, some, sums);
+    for (int i = 0; i < some; ++i) {
+      const int o = out + done + i;
+      float y = sums[i];
+      if (block.kind == WeightKind::i8) y *= block.row_scales[o];
+      if (block.bias) y += block.bias[o];
+      block.y[row * block.y_stride + o] = y;
+    }
+  }
+}
+
+// kRows rows of x against kOuts rows of weights, which are widened on the way. What the next kOuts rows will need is
+// asked for meanwhile: a row of weights is often one page long, too short for the processor to see it coming.
+template <class Weights, int kRows, int kOuts>
+inline void direct_tile(const LinearBlock& block, int out) {
+  Weights weights[kOuts];
+  Vec sums[kRows][kOuts];
+  for (int o = 0; o < kOuts; ++o) {
+    weights[o] = Weights(block, out + o);
+    for (int r = 0; r < kRows; ++r) sums[r][o] = Simd::zero();
+  }
+  const int64_t columns = block.columns, ahead = kOuts * block.row_bytes;
+  int64_t k = 0;
+  for (; k + kWidth <= columns; k += kWidth) {
+    Vec x[kRows];
+    for (int r = 0; r < kRows; ++r) x[r] = Simd::load(block.x + r * columns + k);
+    for (int o = 0; o < kOuts; ++o) {
+      __builtin_prefetch(static_cast<const char*>(weights[o].address(k)) + ahead, 0, 2);
+      const Vec w = weights[o].load(k);
+      for (int r = 0; r < kRows; ++r) sums[r][o] = Simd::fma(x[r], w, sums[r][o]);
+    }
+  }
+  if (const int rest = static_cast<int>(columns - k); rest > 0) {
+    for (int o = 0; o < kOuts; ++o) {
+      const Vec w = weights[o].load_first(k, rest);
+      for (int r = 0; r < kRows; ++r) {
+        sums[r][o] = Simd::fma(Simd::load_first(block.x + r * columns + k, rest), w, sums[r][o]);
+      }
+    }
+  }
+  for (int r = 0; r < kRows; ++r) finish_row(block, r, out, kOuts, sums[r]);
+}
+
+template <class Weights, int kRows, int kOuts>
+inline void direct_rows(const LinearBlock& block) {
+  int out = 0;
+  for (; out + kOuts <= block.outs; out += kOuts) direct_tile<Weights, kRows, kOuts>(block, out);
+  for (; out < block.outs; ++out) direct_tile<Weights, kRows, 1>(block, out);
+}
+
+template <class Integers>
+void direct_block(const LinearBlock& block) {
+  with_weights<Integers>(block.kind, [&]<class Weights>() {
+    switch (block.rows) {
+      case 1: return direct_rows<Weights, 1, 8>(block);
+      case 2: return direct_rows<Weights, 2, 4>(block);
+      case 3: return direct_rows<Weights, 3, 4>(block);
+      default: return direct_rows<Weights, 4, 4>(block);
+    }
+  });
+}
+
+// A panel has rows of padded f32 weights; a tile goes over a chunk of its columns, so that the x of a tile stays in the
+// first cache, and its accumulators wait in memory for the next chunk.
+constexpr int kTileRows = Simd::kPanelVectors == 4 ? 6 : 3;
+constexpr int kTileOuts = 4;
+constexpr int64_t kChunkColumns = 512;
+
+inline int64_t padded_columns(int64_t columns) { return (columns + kWidth - 1) / kWidth * kWidth; }
+
+template <int kRows>
+inline void panel_tile(const float* x, int64_t x_stride, const float* w, int64_t w_stride, int64_t columns,
+                       Vec (*waiting)[kPanelOuts]) {
+  Vec sums[kRows][kTileOuts];
+  for (int r = 0; r < kRows; ++r) {
+    for (int o = 0; o < kTileOuts; ++o) sums[r][o] = waiting[r][o];
+  }
+  int64_t k = 0;
+  for (; k + kWidth <= columns; k += kWidth) {
+    Vec weights[kTileOuts];
+    for (int o = 0; o < kTileOuts; ++o) weights[o] = Simd::load(w + o * w_stride + k);
+    for (int r = 0; r < kRows; ++r) {
+      const Vec row = Simd::load(x + r * x_stride + k);
+      for (int o = 0; o < kTileOuts; ++o) sums[r][o] = Simd::fma(row, weights[o], sums[r][o]);
+    }
+  }
+  if (const int rest = static_cast<int>(columns - k); rest > 0) {
+    for (int r = 0; r < kRows; ++r) {
+      const Vec row = Simd::load_first(x + r * x_stride + k, rest);
+      for (int o = 0; o < kTileOuts; ++o) sums[r][o] = Simd::fma(row, Simd::load(w + o * w_stride + k), sums[r][o]);
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int o = 0; o < kTileOuts; ++o) waiting[r][o] = sums[r][o];
+  }
+}
+
+template <int kRows>
+inline void panel_rows(const LinearBlock& block, const float* panel, int row) {
+  Vec waiting[kRows][kPanelOuts];
+  for (int r = 0; r < kRows; ++r) {
+    for (int o = 0; o < kPanelOuts; ++o) waiting[r][o] = Simd::zero();
+  }
+  const int64_t columns = block.columns, stride = padded_columns(columns);
+  const float* x = block.x + row * columns;
+  for (int64_t k = 0; k < columns; k += kChunkColumns) {
+    const int64_t here = columns - k < kChunkColumns ? columns - k : kChunkColumns;
+    for (int o = 0; o < block.outs; o += kTileOuts) {
+      panel_tile<kRows>(x + k, columns, panel + o * stride + k, stride, here,
+                        reinterpret_cast<Vec(*)[kPanelOuts]>(&waiting[0][o]));
+    }
+  }
+  for (int r = 0; r < kRows; ++r) finish_row(block, row + r, 0, block.outs, waiting[r]);
+}
+
+template <class Integers>
+inline void widen_panel(const LinearBlock& block, float* panel) {
+  const int64_t columns = block.columns, stride = padded_columns(columns);
+  with_weights<Integers>(block.kind, [&]<class Weights>() {
+    for (int o = 0; o < block.outs; ++o) {
+      const Weights weights(block, o);
+      float* row = panel + o * stride;
+      int64_t k = 0;
+      for (; k + kWidth <= columns; k += kWidth) Simd::store(row + k, weights.load(k));
+      if (k < columns) Simd::store(row + k, weights.load_first(k, static_cast<int>(columns - k)));
+    }
+  });
+  for (int o = block.outs; o < round_up(block.outs, kTileOuts); ++o) {
+    for (int64_t k = 0; k < stride; k += kWidth) Simd::store(panel + o * stride + k, Simd::zero());
+  }
+}
+
+template <class Integers>
+void panel_block(const LinearBlock& block) {
+  auto* panel = static_cast<float*>(block.scratch);
+  widen_panel<Integers>(block, panel);
+  int row = 0;
+  for (; row + kTileRows <= block.rows; row += kTileRows) panel_rows<kTileRows>(block, panel, row);
+  for (; row + 2 <= block.rows; row += 2) panel_rows<2>(block, panel, row);
+  if (row < block.rows) panel_rows<1>(block, panel, row);
+}
+
+inline size_t panel_bytes(int64_t columns) {
+  return static_cast<size_t>(padded_columns(columns)) * kPanelOuts * sizeof(float);
+}
+
+template <class Integers>
+constexpr LinearTable linear_functions() {
+  return {.direct = direct_block<Integers>, .panel = panel_block<Integers>, .panel_bytes = panel_bytes};
+}
+
+}  // namespace
+}  // namespace rootdk::cpu

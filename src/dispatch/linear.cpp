@@ -1,0 +1,16 @@
+#include "core/linear_call.h"
+#include "dispatch/choose.h"
+
+namespace rootdk {
+namespace dispatch {
+
+template <>
+std::vector<LinearImplementation> implementations<LinearCall>() {
+  return joined<LinearCall>({cpu::linear_implementations(), reference::linear_implementations()});
+}
+
+}  // namespace dispatch
+
+void linear(const LinearCall& call) { dispatch::choose("linear", call).run(call); }
+
+}  // namespace rootdk

@@ -1,0 +1,126 @@
+#include "models/quantised_checkpoint.h"
+
+#include <algorithm>
+
+#include "core/check.h"
+#include "core/strided.h"
+
+namespace rootdk {
+namespace {
+
+namespace fs = std::filesystem;
+
+const char* const kMark = "rootdk_weights";
+const char* const kRowScales = ".row_scales";
+const char* const kBlockScales = ".block_scales";
+
+DType dtype_of_format(WeightFormat format) {
+  switch (format) {
+    case WeightFormat::f32: return DType::f32;
+    case WeightFormat::bf16: return DType::bf16;
+    case WeightFormat::f16: return DType::f16;
+    default: return DType::i8;
+  }
+}
+
+ConstTensorView view_of(const void* data, DType dtype, std::initializer_list<std::int64_t> shape) {
+  ConstTensorView view;
+  view = ConstTensorView(data, dtype, std::span(shape.begin(), shape.size()));
+  return view;
+}
+
+void add_matrix(std::vector<NamedTensor>& tensors, const std::string& name, const WeightMatrix& m) {
+  const std::int64_t columns = m.format == WeightFormat::i4 ? m.columns / 2 : m.columns;
+  tensors.push_back({name, view_of(m.data, dtype_of_format(m.format), {m.rows, columns})});
+  if (m.row_scales) tensors.push_back({name + kRowScales, view_of(m.row_scales, DType::f32, {m.rows})});
+  if (m.block_scales) {
+    tensors.push_back({name + kBlockScales, view_of(m.block_scales, DType::bf16, {m.rows, m.columns / kWeightBlock})});
+  }
+}
+
+// One tensor of the file, of the shape it must have.
+ConstTensorView checked(const Checkpoint& checkpoint, const std::string& name,
+                        std::initializer_list<std::string_view> types, std::span<const std::int64_t> shape) {
+  require(checkpoint.contains(name), checkpoint.where(), ": ", name, " is missing");
+  const std::string_view type = checkpoint.type_name(name);
+  require(std::ranges::find(types, type) != types.end(), checkpoint.where(), ": ", name, " is ", type);
+  const std::span<const std::int64_t> found = checkpoint.shape(name);
+  require(std::ranges::equal(found, shape), checkpoint.where(), ": ", name, " has shape ", shape_text(found),
+          ", but the config asks for ", shape_text(shape));
+  return checkpoint.tensor(name);
+}
+
+WeightMatrix matrix_in(const Checkpoint& checkpoint, const Parameter& parameter) {
+  const std::string& name = parameter.name;
+  WeightMatrix m{.rows = parameter.value->rows(), .columns = parameter.value->width()};
+  const bool blocks = checkpoint.contains(name + kBlockScales), rows = checkpoint.contains(name + kRowScales);
+  require(!blocks || m.columns % kWeightBlock == 0, checkpoint.where(), ": ", name, " has ", m.columns,
+          " columns, which blocks of ", kWeightBlock, " do not divide");
+  const std::int64_t shape[] = {m.rows, blocks ? m.columns / 2 : m.columns};
+  if (!blocks && !rows) {
+    const ConstTensorView view = checked(checkpoint, name, {"F32", "BF16", "F16"}, shape);
+    m.data = view.data;
+    m.format = view.dtype == DType::bf16  ? WeightFormat::bf16
+               : view.dtype == DType::f16 ? WeightFormat::f16
+                                          : WeightFormat::f32;
+    return m;
+  }
+  m.data = checked(checkpoint, name, {"I8"}, shape).data;
+  if (blocks) {
+    const std::int64_t scales[] = {m.rows, m.columns / kWeightBlock};
+    m.format = WeightFormat::i4;
+    m.block_scales = static_cast<const std::uint16_t*>(checked(checkpoint, name + kBlockScales, {"BF16"}, scales).data);
+  } else {
+    const std::int64_t scales[] = {m.rows};
+    m.format = WeightFormat::i8;
+    m.row_scales = static_cast<const float*>(checked(checkpoint, name + kRowScales, {"F32"}, scales).data);
+  }
+  return m;
+}
+
+}  // namespace
+
+bool is_quantised(const Checkpoint& checkpoint) { return checkpoint.metadata().contains(kMark); }
+
+void fill_quantised(const Parameters& parameters, const std::shared_ptr<const Checkpoint>& checkpoint) {
+  for (const Parameter& parameter : parameters) {
+    Node& node = *parameter.value;
+    if (!node.has_own_value()) {
+      node.bind(std::make_shared<StoredMatrix>(
+          StoredMatrix{.matrix = matrix_in(*checkpoint, parameter), .owner = checkpoint}));
+      continue;
+    }
+    const ConstTensorView view = checked(*checkpoint, parameter.name, {"F32"}, node.shape());
+    std::copy_n(view.as<float>(), node.elements(), node.data());
+  }
+}
+
+std::uint64_t write_quantised(const fs::path& folder, WeightFormat weights, const fs::path& out, Executor* executor) {
+  require(weights == WeightFormat::i8 || weights == WeightFormat::i4, "quantize: ", name_of(weights),
+          " is neither int8 nor int4");
+  require(!fs::exists(out) || !fs::equivalent(folder, out), "quantize: ", out.string(), " is the model itself");
+  require(!is_quantised(Checkpoint::open(folder)), "quantize: ", folder.string(), " is quantised already");
+  const Transformer model = load_model(folder, {.weights = weights, .executor = executor});
+  std::vector<NamedTensor> tensors;
+  for (const Parameter& parameter : model.parameters()) {
+    const Node& node = *parameter.value;
+    if (node.has_own_value()) {
+      tensors.push_back({parameter.name, node.value()});
+    } else {
+      add_matrix(tensors, parameter.name, matrix_of(node));
+    }
+  }
+  fs::create_directories(out);
+  for (const char* file : {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"}) {
+    if (fs::exists(folder / file)) {
+      fs::copy_file(folder / file, out / file, fs::copy_options::overwrite_existing);
+    }
+  }
+  write_safetensors(out / "model.safetensors", tensors,
+                    {{kMark, std::string(name_of(weights))},
+                     {"rootdk_stored_type", std::string(name_of(model.config().stored_type))},
+                     {"rootdk_tied_head", model.config().tied_head ? "1" : "0"}});
+  return fs::file_size(out / "model.safetensors");
+}
+
+}  // namespace rootdk

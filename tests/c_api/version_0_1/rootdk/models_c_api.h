@@ -1,0 +1,113 @@
+/* The C ABI over models: checkpoints, tokenizers, generation, and what the heads of a model do on a text. It lives in a
+ * library of its own, librootdk_models, because it needs more than the standard library; errors are told by
+ * rootdk_last_error() of librootdk, and structs begin with their size, as in rootdk/c_api.h.
+ *
+ * Text is UTF-8. A text or list that a function hands out is valid until the next call of this header on the thread. A
+ * model may be used by several threads at once; a generation by one at a time. */
+#ifndef ROOTDK_MODELS_C_API_H
+#define ROOTDK_MODELS_C_API_H
+
+#include "rootdk/c_api.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct rootdk_model rootdk_model;
+
+/* A folder in the transformers layout, or "builtin": the small model that comes with the project. */
+ROOTDK_API rootdk_status rootdk_model_load(const char* folder, rootdk_model** model);
+/* Takes null too. Generations of the model are destroyed before it. */
+ROOTDK_API void rootdk_model_destroy(rootdk_model* model);
+
+typedef struct rootdk_model_info {
+  size_t struct_size;
+  const char* architecture; /* valid as long as the model */
+  int64_t parameters;
+  int64_t d_model, layers, heads, kv_heads;
+  int64_t vocab_size;
+  int64_t output_width; /* of rootdk_model_forward: the vocabulary, or d_model where gives_logits is 0 */
+  int64_t max_position; /* 0: no limit */
+  int32_t gives_logits;
+  int32_t has_encoder;
+  int32_t has_tokenizer;
+} rootdk_model_info;
+ROOTDK_API void rootdk_model_info_init(rootdk_model_info* info);
+ROOTDK_API rootdk_status rootdk_model_describe(const rootdk_model* model, rootdk_model_info* info);
+
+/* special: with what the tokenizer puts around a text (<s>, [CLS], ...). */
+ROOTDK_API rootdk_status rootdk_model_encode(const rootdk_model* model, const char* text, size_t text_bytes,
+                                             int32_t special, const int32_t** ids, size_t* count);
+/* with_special: special tokens stay in the text. */
+ROOTDK_API rootdk_status rootdk_model_decode(const rootdk_model* model, const int32_t* ids, size_t count,
+                                             int32_t with_special, const char** text, size_t* text_bytes);
+
+/* One pass. ids [batch, len] and what may be null: mask (1 for tokens, 0 for padding), token_types, both of the same
+ * shape, and decoder_ids [batch, decoder_len], which an encoder-decoder model needs; i32, i64 or booleans. out is f32
+ * [batch, len or decoder_len, output_width], its rows contiguous. threads 0: the default pool. */
+ROOTDK_API rootdk_status rootdk_model_forward(const rootdk_model* model, const rootdk_tensor* ids,
+                                              const rootdk_tensor* mask, const rootdk_tensor* token_types,
+                                              const rootdk_tensor* decoder_ids, const rootdk_tensor* out,
+                                              int32_t threads);
+
+/* Generation, token by token. */
+typedef struct rootdk_generation rootdk_generation;
+
+typedef struct rootdk_generate_params {
+  size_t struct_size;
+  int64_t max_new;
+  int32_t greedy; /* the likeliest token; else drawn, as the next four say */
+  double temperature;
+  int64_t top_k; /* 0: all */
+  double top_p;  /* 1: all */
+  uint64_t seed;
+  int32_t stop_at_end; /* 0: end tokens are tokens like others */
+  int32_t cache;       /* 0: computes the whole sequence anew for each token */
+  int32_t threads;     /* 0: the default pool */
+} rootdk_generate_params;
+ROOTDK_API void rootdk_generate_params_init(rootdk_generate_params* params);
+
+/* params may be null: the defaults. An empty prompt becomes the model's first token, where its config names one. */
+ROOTDK_API rootdk_status rootdk_generation_begin(const rootdk_model* model, const int32_t* ids, size_t count,
+                                                 const rootdk_generate_params* params, rootdk_generation** generation);
+/* id receives the next token, or -1 at the end. text, which may be null, receives what the token adds to the text:
+ * often a word, nothing where a character is not yet complete, and nothing without a tokenizer. */
+ROOTDK_API rootdk_status rootdk_generation_next(rootdk_generation* generation, int32_t* id, const char** text,
+                                                size_t* text_bytes);
+ROOTDK_API void rootdk_generation_destroy(rootdk_generation* generation);
+
+/* What every head does on a text. */
+typedef struct rootdk_inspection rootdk_inspection;
+
+typedef struct rootdk_inspect_params {
+  size_t struct_size;
+  const int64_t* layers; /* only these; null: all */
+  size_t layer_count;
+  const int64_t* heads; /* only these; null: all */
+  size_t head_count;
+  int64_t map_side; /* cells of a map each way; shorter texts show every weight */
+  int32_t threads;  /* 0: the default pool */
+} rootdk_inspect_params;
+ROOTDK_API void rootdk_inspect_params_init(rootdk_inspect_params* params);
+
+/* params may be null: the defaults. */
+ROOTDK_API rootdk_status rootdk_model_inspect(const rootdk_model* model, const int32_t* ids, size_t count,
+                                              const rootdk_inspect_params* params, rootdk_inspection** inspection);
+/* {"model", "architecture", "tokens", "rules", "heads": [{"stack", "layer", "head", "label", "entropy", ...}], ...}:
+ * what `rootdk inspect --json` prints. */
+ROOTDK_API rootdk_status rootdk_inspection_json(const rootdk_inspection* inspection, const char** json,
+                                                size_t* json_bytes);
+/* The weights of a head, pooled where the text is long, [rows, columns]: the head at this place of the JSON's list. The
+ * values are valid as long as the inspection. */
+ROOTDK_API rootdk_status rootdk_inspection_map(const rootdk_inspection* inspection, size_t head, const float** values,
+                                               int64_t* rows, int64_t* columns);
+/* One self-contained HTML page. */
+ROOTDK_API rootdk_status rootdk_inspection_page(const rootdk_inspection* inspection, const char** html,
+                                                size_t* html_bytes);
+ROOTDK_API void rootdk_inspection_destroy(rootdk_inspection* inspection);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* ROOTDK_MODELS_C_API_H */

@@ -1,0 +1,81 @@
+// Texts as vectors: pooling, length 1, texts that are too long, and the same bits in any company.
+
+#include "models/embed.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <fstream>
+
+#include "models/train_tokenizer.h"
+#include "support/error_of.h"
+
+namespace rootdk {
+namespace {
+
+using test::error_of;
+using ::testing::HasSubstr;
+
+LoadedModel loaded(const std::string& name) {
+  return {.name = name,
+          .model = load_model(std::filesystem::path(ROOTDK_TEST_DATA) / "models" / name),
+          .tokenizer = Tokenizer::parse(character_tokenizer_json("abcdefgh "), "tokenizer.json")};
+}
+
+TEST(Embed, PoolsTheHiddenStates) {
+  for (const char* name : {"bert", "roberta", "distilbert", "albert", "modernbert"}) {
+    const LoadedModel model = loaded(name);
+    const std::string texts[] = {"abc", "hgfe dcba", "bad", "a"};
+    const Tensor mean = embed_texts(model, texts), raw = embed_texts(model, texts, {.normalise = false});
+    const Tensor first = embed_texts(model, texts, {.pooling = Pooling::first_token, .normalise = false});
+    const std::int64_t width = model.model.config().d_model;
+    for (std::int64_t i = 0; i < 4; ++i) {
+      const std::vector<std::int32_t> ids = model.ids_of(texts[i]);
+      Context context;
+      const Value states = model.model.forward(context, {.ids = ids}).output;
+      double square = 0;
+      for (std::int64_t d = 0; d < width; ++d) {
+        double sum = 0;
+        for (std::size_t t = 0; t < ids.size(); ++t) sum += states->data()[static_cast<std::int64_t>(t) * width + d];
+        const auto place = static_cast<std::size_t>(i * width + d);
+        EXPECT_NEAR(raw.values<float>()[place], sum / static_cast<double>(ids.size()), 1e-6);
+        EXPECT_EQ(first.values<float>()[place], states->data()[d]);
+        square += std::pow(mean.values<float>()[place], 2);
+      }
+      EXPECT_NEAR(square, 1.0, 1e-5);
+      const Tensor alone = embed_texts(model, {&texts[i], 1});
+      EXPECT_EQ(std::memcmp(alone.view().data, mean.view().as<float>() + i * width, alone.bytes()), 0) << name;
+    }
+  }
+}
+
+TEST(Embed, CutsWhatIsTooLongAndRefusesDecoders) {
+  const LoadedModel model = loaded("bert");
+  std::string text(200, 'a');
+  text[63] = 'b';  // behind the cut
+  text[199] = 'c';
+  std::string shorter = text.substr(0, 63) + 'c';
+  std::int64_t truncated = 0;
+  const Tensor cut = embed_texts(model, {&text, 1}, {}, &truncated), whole = embed_texts(model, {&shorter, 1});
+  EXPECT_EQ(truncated, 1);
+  EXPECT_EQ(std::memcmp(cut.view().data, whole.view().data, whole.bytes()), 0);
+  EXPECT_THAT(error_of([] { embed_texts(loaded("llama"), {}); }), HasSubstr("gives logits"));
+}
+
+TEST(Embed, ReadsHowAFolderPools) {
+  char name[] = "/tmp/rootdk_embed_test_XXXXXX";
+  const std::filesystem::path folder = mkdtemp(name);
+  EXPECT_EQ(stored_pooling(folder), Pooling::mean);
+  std::filesystem::create_directory(folder / "1_Pooling");
+  auto write = [&](const std::string& text) { std::ofstream(folder / "1_Pooling" / "config.json") << text; };
+  write(R"({"word_embedding_dimension": 384, "pooling_mode_cls_token": true, "pooling_mode_mean_tokens": false})");
+  EXPECT_EQ(stored_pooling(folder), Pooling::first_token);
+  write(R"({"pooling_mode_max_tokens": true})");
+  EXPECT_THAT(error_of([&] { stored_pooling(folder); }), HasSubstr("pooling_mode_max_tokens is not supported"));
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace rootdk

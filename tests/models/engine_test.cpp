@@ -1,0 +1,206 @@
+// Models as an engine: sequences over one cache, with the same bits in any company; weights in their own type, int8 and
+// int4; caches of every type.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+
+#include "models/checkpoint.h"
+#include "models/generate.h"
+#include "rootdk/error.h"
+
+namespace rootdk {
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path fixture(const std::string& name) { return fs::path(ROOTDK_TEST_DATA) / "models" / name; }
+
+using Ids = std::vector<std::int32_t>;
+
+Ids some_ids(std::size_t count, std::int32_t seed) {
+  Ids ids;
+  for (std::size_t i = 0; i < count; ++i) ids.push_back(1 + (seed * 31 + static_cast<std::int32_t>(i) * 17) % 60);
+  return ids;
+}
+
+std::vector<float> numbers(const Value& value) {
+  const std::span<const float> all = std::as_const(*value).value().values<float>();
+  return {all.begin(), all.end()};
+}
+
+double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double largest = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) largest = std::max(largest, std::abs(double{a[i]} - b[i]));
+  return largest;
+}
+
+// A fixture's folder with its weights in another type, or rounded to it and stored in f32.
+class Rewritten {
+ public:
+  Rewritten(const std::string& name, DType rounded, DType stored) {
+    char folder[] = "/tmp/rootdk_engine_test_XXXXXX";
+    path = mkdtemp(folder);
+    const SafetensorsFile file = SafetensorsFile::open(fixture(name) / "model.safetensors");
+    std::vector<Tensor> kept;
+    std::vector<NamedTensor> tensors;
+    for (const std::string& tensor : file.names()) {
+      kept.push_back(convert(convert(file.tensor(tensor), rounded), stored));
+      tensors.push_back({tensor, std::as_const(kept.back())});
+    }
+    write_safetensors(path / "model.safetensors", tensors);
+    fs::copy_file(fixture(name) / "config.json", path / "config.json");
+  }
+  Rewritten(const Rewritten&) = delete;
+  ~Rewritten() { fs::remove_all(path); }
+  fs::path path;
+};
+
+class Decoder : public ::testing::TestWithParam<std::string> {
+ protected:
+  const Transformer model = load_model(fixture(GetParam()));
+  bool both() const { return model.config().encoder.has_value(); }
+  Ids source(std::int32_t seed) const {
+    return both() ? some_ids(static_cast<std::size_t>(5 + seed), 7 + seed) : Ids();
+  }
+};
+
+// Prompts, single tokens and several tokens at once, of sequences that begin and end at different times.
+TEST_P(Decoder, LogitsHaveTheSameBitsInAnyCompany) {
+  for (const DType type : {DType::f32, DType::bf16, DType::i8}) {
+    Context context{.executor = &shared_executor(2)};
+    ModelCache together = model.make_cache({.dtype = type, .tokens = 1}), alone = model.make_cache({.dtype = type});
+    std::vector<SequenceId> many, one;
+    for (std::int32_t i = 0; i < 6; ++i) {
+      many.push_back(model.open_sequence(context, together, source(i)));
+      one.push_back(model.open_sequence(context, alone, source(i)));
+    }
+    // What each call gives to the sequences.
+    const std::int64_t calls[][6] = {{7, 0, 1, 0, 0, 12}, {1, 9, 1, 0, 4, 1}, {3, 1, 1, 11, 1, 0}, {1, 1, 1, 1, 1, 1}};
+    std::int32_t seed = 0;
+    for (const auto& tokens : calls) {
+      Ids ids;
+      std::vector<KvStep> steps;
+      std::vector<float> expected;
+      for (std::size_t i = 0; i < 6; ++i) {
+        if (tokens[i] == 0) continue;
+        const Ids mine = some_ids(static_cast<std::size_t>(tokens[i]), ++seed);
+        ids.insert(ids.end(), mine.begin(), mine.end());
+        steps.push_back({.sequence = many[i], .tokens = tokens[i]});
+        const std::vector<float> logits = numbers(model.extend(
+            context, alone, mine, KvStep{.sequence = one[i], .tokens = tokens[i]}, ExtendOutput::all_tokens));
+        expected.insert(expected.end(), logits.begin(), logits.end());
+      }
+      const std::vector<float> found = numbers(model.extend(context, together, ids, steps, ExtendOutput::all_tokens));
+      ASSERT_EQ(found.size(), expected.size());
+      EXPECT_EQ(std::memcmp(found.data(), expected.data(), found.size() * sizeof(float)), 0);
+    }
+  }
+}
+
+TEST_P(Decoder, ACacheGivesWhatTheWholeSequenceGives) {
+  Context context;
+  const Ids ids = some_ids(30, 3);
+  ModelInput input;
+  (both() ? input.decoder_ids : input.ids) = ids;
+  if (both()) input.ids = source(0);
+  const std::vector<float> whole = numbers(model.forward(context, input).output);
+  double size = 0;
+  for (const float x : whole) size = std::max(size, std::abs(double{x}));
+  const struct {
+    DType type;
+    double tolerance;
+  } types[] = {{DType::f32, 1e-5}, {DType::f16, 5e-3}, {DType::bf16, 3e-2}, {DType::i8, 5e-2}, {DType::f8e4m3, 0.15}};
+  for (const auto& [type, tolerance] : types) {
+    ModelCache cache = model.make_cache({.dtype = type});
+    const SequenceId sequence = model.open_sequence(context, cache, input.decoder_ids.empty() ? Ids() : input.ids);
+    std::vector<float> parts;
+    std::size_t done = 0;
+    for (const std::int64_t tokens : {13, 1, 1, 5, 10}) {
+      const std::vector<float> part =
+          numbers(model.extend(context, cache, std::span(ids).subspan(done, static_cast<std::size_t>(tokens)),
+                               KvStep{.sequence = sequence, .tokens = tokens}, ExtendOutput::all_tokens));
+      parts.insert(parts.end(), part.begin(), part.end());
+      done += static_cast<std::size_t>(tokens);
+    }
+    EXPECT_LT(largest_difference(parts, whole), tolerance * size) << name_of(type);
+  }
+}
+
+TEST_P(Decoder, TrimAndForkGoBackToWhatWas) {
+  Context context;
+  ModelCache cache = model.make_cache();
+  const SequenceId sequence = model.open_sequence(context, cache, source(1));
+  auto extend = [&](SequenceId to, const Ids& ids) {
+    return numbers(
+        model.extend(context, cache, ids, KvStep{.sequence = to, .tokens = static_cast<std::int64_t>(ids.size())}));
+  };
+  extend(sequence, some_ids(9, 1));
+  const std::vector<float> first = extend(sequence, {5});
+  extend(sequence, {8, 9});
+  const SequenceId branch = cache.fork(sequence, 9);
+  EXPECT_EQ(extend(branch, {5}), first);
+  cache.keys.trim(sequence, 9);
+  EXPECT_EQ(extend(sequence, {5}), first);
+  cache.close(branch);
+  EXPECT_THROW(extend(branch, {5}), Error);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Decoder,
+                         ::testing::Values("bloom", "gemma2", "gemma3", "gpt2", "gpt_neox", "gpt_oss", "llama",
+                                           "marian", "mistral", "mixtral", "olmo2", "phi3", "qwen2", "qwen3", "t5"),
+                         [](const auto& info) { return info.param; });
+
+std::vector<float> logits_of(const Transformer& model) {
+  Context context;
+  return numbers(model.forward(context, {.ids = some_ids(12, 2)}).output);
+}
+
+// Weights that are read in their own type give the bits of the same numbers in f32.
+TEST(StoredWeights, HalfPrecisionIsExact) {
+  for (const char* name : {"llama", "gpt2", "gpt_neox", "gpt_oss"}) {
+    for (const DType type : {DType::bf16, DType::f16}) {
+      const Rewritten narrow(name, type, type), wide(name, type, DType::f32);
+      EXPECT_EQ(logits_of(load_model(narrow.path)), logits_of(load_model(wide.path))) << name;
+      EXPECT_EQ(load_model(narrow.path).config().stored_type, type);
+    }
+  }
+}
+
+TEST(StoredWeights, IntegersAreNearTheirWeights) {
+  for (const char* name : {"llama", "gpt2", "gemma2"}) {
+    const std::vector<float> exact = logits_of(load_model(fixture(name)));
+    double size = 0;
+    for (const float x : exact) size = std::max(size, std::abs(double{x}));
+    const double i8 = largest_difference(logits_of(load_model(fixture(name), {.weights = WeightFormat::i8})), exact);
+    const double i4 = largest_difference(logits_of(load_model(fixture(name), {.weights = WeightFormat::i4})), exact);
+    EXPECT_GT(i8, 0) << name;
+    EXPECT_LT(i8, 0.05 * size) << name;
+    EXPECT_GT(i4, i8) << name;
+    EXPECT_LT(i4, 0.6 * size) << name;
+  }
+}
+
+TEST(StoredWeights, HaveNoGradient) {
+  const Transformer model = load_model(fixture("llama"));
+  Tape tape;
+  Context context{.tape = &tape};
+  EXPECT_THROW(model.forward(context, {.ids = {1, 2, 3}}), Error);
+}
+
+TEST(Extend, BadStepsAreErrors) {
+  const Transformer model = load_model(fixture("llama"));
+  Context context;
+  ModelCache cache = model.make_cache();
+  const SequenceId sequence = model.open_sequence(context, cache);
+  EXPECT_THROW(model.extend(context, cache, Ids{1, 2}, KvStep{.sequence = sequence, .tokens = 3}), Error);
+  EXPECT_THROW(model.extend(context, cache, Ids{}, KvSteps{}), Error);
+  EXPECT_THROW(model.open_sequence(context, cache, Ids{1}), Error);
+  EXPECT_EQ(cache.keys.length(sequence), 0);
+}
+
+}  // namespace
+}  // namespace rootdk

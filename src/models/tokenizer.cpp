@@ -47,7 +47,8 @@ class TokenizerReader {
   void read_added_tokens() {
     const Json* list = fields_.find({"added_tokens"});
     require(!list || list->is_array(), where_, ": added_tokens must be a list");
-    for (const Json& entry : list ? *list : Json::array()) {
+    const Json none;
+    for (const Json& entry : list ? *list : none) {
       const JsonFields token(entry, where_);
       const std::int64_t id = token.integer({"id"});
       require(id >= 0 && id < (1 << 24), where_, ": added token id ", id, " is not between 0 and ", 1 << 24);

@@ -46,16 +46,19 @@ std::string rounded(const std::vector<float>& values) {
 
 // JSON inside <script>: neither "</script" nor "<!--<script", which hides the end of the element, may stay.
 std::string script_string(const std::vector<std::string>& texts) {
-  const std::string json = nlohmann::json(texts).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
-  std::string safe;
-  for (const char c : json) {
-    if (c == '<') {
-      safe += "\\u003c";
-    } else {
-      safe += c;
+  std::string safe = "[";
+  for (const std::string& text : texts) {
+    if (safe.size() > 1) safe += ',';
+    // One text at a time: a list of nlohmann-json takes memory in its destructor, where running out of it is the end.
+    for (const char c : nlohmann::json(text).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace)) {
+      if (c == '<') {
+        safe += "\\u003c";
+      } else {
+        safe += c;
+      }
     }
   }
-  return safe;
+  return safe + "]";
 }
 
 void write_data(std::ostream& html, std::span<const Inspection> sides) {

@@ -1,11 +1,12 @@
 """attention, attention_backward, explain and merge_states over NumPy arrays, PyTorch tensors and anything like them."""
 
 import ctypes
+import functools
 import json
 import operator
 from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
-from . import _abi, _structs
+from . import _abi, _fast, _structs
 from ._abi import give_arena, take_arena
 from ._arrays import Kind, kind_of, require_kind, small_code, takes_any_array
 from ._cuda import run_on_stream
@@ -95,7 +96,7 @@ def run_forward(
         give_arena(arena)
 
 
-@takes_any_array
+@functools.partial(takes_any_array, fast=_fast.binding and _fast.binding.attention)
 @spells_out(ATTENTION)
 def attention(
     q: Any,

@@ -63,6 +63,8 @@ Command* Command::add_subcommand(const std::string& name, const std::string& hel
 
 void Command::require_subcommand() { app_.require_subcommand(1); }
 
+void Command::alias(const std::string& name) { app_.alias(name); }
+
 void Command::footer(const std::string& text) { app_.footer(text); }
 
 void Command::callback(const std::function<void()>& run) { app_.callback(run); }

@@ -144,6 +144,7 @@ attention_workspace = _status_function("attention_workspace_on", *[_pointer] * 8
 attention_backward_workspace = _status_function("attention_backward_workspace_on", *[_pointer] * 6)
 explain = _function("explain", ctypes.c_char_p, [_pointer] * 7)
 explain_backward = _function("explain_backward", ctypes.c_char_p, [_pointer] * 5)
+execution_init = _function("execution_init", None, [ctypes.POINTER(Execution)])
 attention_params_init = _function("attention_params_init", None, [ctypes.POINTER(AttentionParams)])
 merge_states = _status_function("merge_states", *[_pointer] * 4)
 dropout_keeps = _function("dropout_keeps", _int32, [_double, ctypes.c_uint64] + [ctypes.c_uint32] * 4)

@@ -9,7 +9,7 @@ import inspect
 import sys
 from typing import Any, Callable, Dict, Optional, Sequence, Tuple, TypeVar
 
-from . import _buffer, _structs
+from . import _buffer, _fast, _structs
 from ._abi import PACK_TENSOR
 from ._buffer import Buffer
 from ._structs import ARRAY_TYPES, DTYPE_SIZES
@@ -92,6 +92,7 @@ class NumpyKind(Kind):
             "int8": _structs.I8,
         }
         self._codes: Dict[Any, int] = {numpy.dtype(name): code for name, code in types.items()}
+        _fast.learn_numpy(numpy)
         self._types = {code: dtype for dtype, code in self._codes.items()}
 
     def owns(self, x: Any) -> bool:
@@ -157,12 +158,15 @@ class TorchKind(Kind):
             torch.int8: _structs.I8,
         }
         self._types = {code: dtype for dtype, code in self._codes.items()}
+        _fast.learn_torch(torch, {_structs.DTYPE_NAMES[code]: dtype for dtype, code in self._codes.items()})
         self.plain = (torch.Tensor, torch.nn.Parameter)
         # Private to PyTorch: where a version has no such name, nothing is noticed.
         self._forward_ad = torch.autograd.forward_ad
         self._tracing_state = getattr(torch._C, "_get_tracing_state", lambda: None)
+        global is_compiling
         compiler = getattr(torch, "compiler", None)
-        self._is_compiling: Callable[[], bool] = getattr(compiler, "is_compiling", lambda: False)
+        is_compiling = getattr(compiler, "is_compiling", _never)
+        self._is_compiling = is_compiling
         self._dispatch_modes: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
         functorch = getattr(torch._C, "_functorch", None)
         self._transform: Callable[[], Any] = getattr(functorch, "peek_interpreter_stack", lambda: None)
@@ -385,14 +389,27 @@ def _to_numpy(result: Any) -> Any:
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def takes_any_array(function: Function) -> Function:
-    """Lets a function of native arrays take foreign ones: the first argument decides what comes back."""
+def _never() -> bool:
+    return False
+
+
+# Whether torch.compile follows the call, which must then stay in Python. PyTorch's own function once it is there.
+is_compiling: Callable[[], bool] = _never
+
+
+def takes_any_array(function: Function, fast: Optional[Callable[..., Any]] = None) -> Function:
+    """Lets a function of native arrays take foreign ones: the first argument decides what comes back. `fast` is asked
+    first; it takes the arguments as they are, and gives NotImplemented where they are not for it."""
 
     names = tuple(inspect.signature(function).parameters)
     name_of_first = names[0]
 
     @functools.wraps(function)
     def call(*given_in_order: Any, **named: Any) -> Any:
+        if fast is not None and not is_compiling():
+            result = fast(given_in_order, named)
+            if result is not NotImplemented:
+                return result
         first = given_in_order[0] if given_in_order else named.get(name_of_first)
         if type(first) in _kinds:
             return function(*given_in_order, **named)

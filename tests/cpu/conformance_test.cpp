@@ -47,7 +47,8 @@ class FewQueries : public testing::TestWithParam<std::string> {
  protected:
   void expect_what_it_takes(DType dtype) {
     const ConformanceReport report = expect_conformance({.name = GetParam()}, dtype);
-    if (!IsSkipped()) EXPECT_GT(report.forward_runs, 0);
+    if (IsSkipped()) return;
+    EXPECT_GT(report.forward_runs, 0);
   }
 };
 

@@ -67,6 +67,29 @@ TEST(Includes, RoomsLookOnlyWhereTheyMay) {
   EXPECT_GT(files, 20);
 }
 
+// The passes of src/cuda/hopper share shared/ and nothing else, so that each can be read alone. What answers a call of
+// attention() asks decode whether it is one.
+TEST(Includes, HopperPassesKnowOnlyWhatTheyShare) {
+  static const std::map<std::string, std::set<std::string>> kPasses = {
+      {"shared", {}}, {"forward", {"shared"}}, {"decode", {"shared"}}, {"backward", {"shared"}}};
+  const fs::path hopper = fs::path(ROOTDK_SOURCE_DIR) / "src/cuda/hopper";
+  int checked = 0;
+  for (const auto& [pass, others] : kPasses) {
+    for (const auto& entry : fs::directory_iterator(hopper / pass)) {
+      if (!is_source(entry.path()) && !entry.path().filename().string().ends_with(".cu.in")) continue;
+      if (pass == "forward" && entry.path().filename() == "forward.cpp") continue;
+      for (const std::string& include : includes_of(entry.path())) {
+        const std::string prefix = "cuda/hopper/";
+        if (!include.starts_with(prefix) || include == prefix + "hopper.h") continue;
+        const std::string folder = fs::path(include.substr(prefix.size())).begin()->string();
+        EXPECT_TRUE(folder == pass || others.contains(folder)) << entry.path() << " includes " << include;
+        ++checked;
+      }
+    }
+  }
+  EXPECT_GT(checked, 100);
+}
+
 TEST(Includes, PublicHeadersKnowOnlyEachOther) {
   const fs::path include = fs::path(ROOTDK_SOURCE_DIR) / "include";
   for (const auto& entry : fs::recursive_directory_iterator(include)) {

@@ -5,7 +5,7 @@ from typing import Any, Callable, Dict, Optional, Tuple
 import torch
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
-from .. import _attention
+from .. import _attention, _fast
 from .._arrays import kind_of
 from .._params import Params
 from . import _operator
@@ -14,6 +14,9 @@ from ._nested import attention as nested_attention
 from ._nested import is_nested
 from ._shapes import NAME, Leading, from_four_dimensions, mask_dimensions, to_four_dimensions
 
+# The binding knows PyTorch once a kind of it is made.
+kind_of(torch.empty(0), "")
+_fast_attention: Any = _fast.binding and _fast.binding.scaled_dot_product_attention
 is_compiling: Callable[[], bool] = getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)
 
 
@@ -77,6 +80,10 @@ def scaled_dot_product_attention(
     nested tensors of the jagged layout are served. A row with no key left gives zeros. The dropout seed is drawn from
     PyTorch's generator. k and v are not repeated for grouped queries, and the mask may have a gradient. What is refused
     raises an error that is a RuntimeError, as in PyTorch, and a ValueError or TypeError."""
+    if _fast_attention is not None and not is_compiling():
+        result = _fast_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        if result is not NotImplemented:
+            return result  # type: ignore[no-any-return]
     if has_torch_function_variadic(query, key, value, attn_mask) or is_nested(query, key, value):
         return _overridden(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     causal = "upper_left" if is_causal else None

@@ -47,7 +47,7 @@ class Command {
 
   Command* add_subcommand(const std::string& name, const std::string& help);
   void require_subcommand();
-  void alias(const std::string& other_name);
+  void alias(const std::string& name);  // another name for it
   void footer(const std::string& text);
   void callback(const std::function<void()>& run);
 
@@ -64,6 +64,7 @@ class Command {
   Option* add_choice(const std::string& name, Value& value, const std::vector<std::pair<std::string, Value>>& choices,
                      const std::string& help) {
     std::vector<std::string> names;
+    names.reserve(choices.size());
     for (const auto& [choice, meaning] : choices) names.push_back(choice);
     const auto read = [&value, choices](const std::string& text) {
       for (const auto& [choice, meaning] : choices) {

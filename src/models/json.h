@@ -20,13 +20,13 @@ class Json {
   struct Member;
 
   Json() = default;  // null
-  explicit Json(bool value) : value_(value) {}
-  explicit Json(std::int64_t value) : value_(value) {}
-  explicit Json(std::uint64_t value) : value_(value) {}
-  explicit Json(double value) : value_(value) {}
-  explicit Json(std::string value) : value_(std::move(value)) {}
-  static Json array() { return Json(Array()); }
-  static Json object() { return Json(Object()); }
+  explicit Json(bool value);
+  explicit Json(std::int64_t value);
+  explicit Json(std::uint64_t value);
+  explicit Json(double value);
+  explicit Json(std::string value);
+  static Json array();
+  static Json object();
 
   struct Limits {
     int depth = 64;             // of nesting: deeper documents would exhaust the stack of whoever walks them
@@ -86,8 +86,8 @@ class Json {
   using Object = std::vector<Member>;
   class Builder;
 
-  explicit Json(Array elements) : value_(std::move(elements)) {}
-  explicit Json(Object members) : value_(std::move(members)) {}
+  explicit Json(Array elements);
+  explicit Json(Object members);
   template <class T>
   bool holds() const {
     return std::holds_alternative<T>(value_);
@@ -101,6 +101,17 @@ struct Json::Member {
   std::string name;
   Json value;
 };
+
+// Members are complete from here on.
+inline Json::Json(bool value) : value_(value) {}
+inline Json::Json(std::int64_t value) : value_(value) {}
+inline Json::Json(std::uint64_t value) : value_(value) {}
+inline Json::Json(double value) : value_(value) {}
+inline Json::Json(std::string value) : value_(std::move(value)) {}
+inline Json::Json(Array elements) : value_(std::move(elements)) {}
+inline Json::Json(Object members) : value_(std::move(members)) {}
+inline Json Json::array() { return Json(Array()); }
+inline Json Json::object() { return Json(Object()); }
 
 inline std::span<const Json> Json::elements() const {
   const auto* array = std::get_if<Array>(&value_);

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -209,7 +210,7 @@ def test_attention_needs_no_models_library(tmp_path):
 
 def test_a_library_of_another_version_is_named():
     done = run_python("import rootdk; rootdk.load('builtin')", ROOTDK_MODELS_LIBRARY=os.environ["ROOTDK_LIBRARY"])
-    assert "has no function rootdk_model_load; it belongs to another version" in done.stderr
+    assert re.search(r"has no function rootdk_\w+; it belongs to another version", done.stderr)
 
 
 def test_the_pool_of_threads_is_the_librarys_own(builtin):

@@ -32,7 +32,7 @@ def test_an_infinite_bias_does_not_hide_what_is_not_finite_in_k(target):
     assert numpy.isfinite(rootdk.attention(q, k, v, mask=mask, target=target)).all()
 
 
-@pytest.mark.parametrize("target", [name for name in cpu_targets() if name != "amx"])
+@pytest.mark.parametrize("target", [n for n in cpu_targets() if n != "amx" and not n.startswith("decode_")])
 def test_a_value_that_is_not_finite_changes_no_bit_of_rows_that_do_not_see_it(target):
     q, k, v = random_arrays(batch=1, heads=2, kv_heads=2, q_len=70, kv_len=300, head_dim=32, value_dim=40)
     right = rootdk.attention(q, k, v, causal=True, target=target)

@@ -63,7 +63,7 @@ Command* Command::add_subcommand(const std::string& name, const std::string& hel
 
 void Command::require_subcommand() { app_.require_subcommand(1); }
 
-void Command::alias(const std::string& name) { app_.alias(name); }
+void Command::alias(const std::string& other_name) { app_.alias(other_name); }
 
 void Command::footer(const std::string& text) { app_.footer(text); }
 

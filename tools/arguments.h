@@ -47,7 +47,7 @@ class Command {
 
   Command* add_subcommand(const std::string& name, const std::string& help);
   void require_subcommand();
-  void alias(const std::string& name);  // another name for it
+  void alias(const std::string& other_name);
   void footer(const std::string& text);
   void callback(const std::function<void()>& run);
 

@@ -49,7 +49,8 @@ Value TransformerXlBlock::operator()(Context& context, const Value& x, const Ten
   require(batch > 0 && x->rows() % batch == 0, "transformer-xl: ", x->rows(), " rows in a batch of ", batch);
   const Value source = memory.defined() ? behind_memory(context, memory, x, batch) : x;
   const std::int64_t kv_len = source->rows() / batch;
-  const double scale = 1.0 / std::sqrt(static_cast<double>(config_.d_model / config_.heads));
+  const std::int64_t head_dim = config_.d_model / config_.heads;
+  const double scale = 1.0 / std::sqrt(static_cast<double>(head_dim));
 
   Value distances = make_value({kv_len, config_.d_model});
   sinusoidal_positions(distances->value(), {.layout = SinusoidalLayout::concatenated});

@@ -63,7 +63,7 @@ std::shared_ptr<const StoredMatrix> stored_matrix(const BoundPart<T>& part, cons
   if (part.in_order()) {
     matrix.data = part.rows() > 0 && part.columns() > 0 ? &part(0, 0) : nullptr;
   } else {
-    auto copy = std::make_shared<Tensor>(dtype_of<T>, std::initializer_list{part.rows(), part.columns()});
+    auto copy = std::make_shared<Tensor>(dtype_of<T>, std::initializer_list<std::int64_t>{part.rows(), part.columns()});
     part.copy(copy->view().template as<T>());
     matrix.data = copy->view().data;
     owner = copy;

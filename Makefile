@@ -1,7 +1,7 @@
 # The commands of the project. Each installs the Debian packages it misses, configures, builds and runs.
 #   make run      build, then the tour: a minute's walk through everything
 #   make test     build, then every test
-#   make check    sanitizers, threads, fuzzing, cross-compiled targets and 20,000 random configurations
+#   make check    clang-tidy, warnings as errors, sanitizers, threads, fuzzing, cross-compiled targets and 20,000 random configurations
 #   make campaign N=1000000   random configurations against an oracle, as many as asked, then fuzzing; resumes
 #   make bench    the benchmark grid, into docs/results/
 #   make format   clang-format over the tree
@@ -12,7 +12,9 @@
 PREFIX ?= /usr/local
 N ?= 1000000
 
-run: build
+run:
+	@scripts/setup.sh build
+	@scripts/build.sh release rootdk_cli -DROOTDK_TESTS=OFF
 	@build/rootdk tour
 
 build:

@@ -9,7 +9,7 @@ what=${1:?usage: campaign.sh check|COUNT [SECONDS]}
 python=${ROOTDK_PYTHON:-/usr/bin/python3}
 
 echo "== campaign: build"
-scripts/build.sh release rootdk -DROOTDK_TESTS=ON
+scripts/build.sh release src/librootdk.so -DROOTDK_TESTS=ON  # the file: "rootdk" is the program
 mkdir -p build/campaign
 if [ "$what" = check ]; then
   echo "== campaign: run"

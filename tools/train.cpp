@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -15,6 +14,7 @@
 #include "models/train.h"
 #include "models/train_settings.h"
 #include "models/training_folder.h"
+#include "tools/arguments.h"
 #include "tools/commands.h"
 #include "tools/heap.h"
 #include "tools/options.h"
@@ -114,78 +114,76 @@ void run_train(const TrainVerb& options) {
   }
 }
 
-void add_model_options(CLI::App& verb, TrainVerb& options) {
+void add_model_options(Command& verb, TrainVerb& options) {
   LanguageModelConfig& model = options.settings.model;
   verb.add_option("--tokenizer", options.settings.tokenizer, "char, or bpe trained on the text")
-      ->check(CLI::IsMember({"char", "bpe"}))
-      ->capture_default_str();
+      ->one_of({"char", "bpe"})
+      ->show_default();
   verb.add_option("--vocab", model.vocab_size, "Vocabulary of the bpe tokenizer")->type_name("N");
-  verb.add_option("--d-model", model.d_model, "Width of the model")->capture_default_str()->type_name("N");
-  verb.add_option("--layers", model.layers, "Number of blocks")->capture_default_str()->type_name("N");
-  verb.add_option("--heads", model.heads, "Query heads of a block")->capture_default_str()->type_name("N");
+  verb.add_option("--d-model", model.d_model, "Width of the model")->show_default()->type_name("N");
+  verb.add_option("--layers", model.layers, "Number of blocks")->show_default()->type_name("N");
+  verb.add_option("--heads", model.heads, "Query heads of a block")->show_default()->type_name("N");
   verb.add_option("--kv-heads", model.kv_heads, "Key heads (default: as many as heads)")->type_name("N");
   verb.add_option("--d-ff", model.d_ff, "Width of the feed-forward (default: 8/3 of d-model)")->type_name("N");
-  verb.add_option("--context", model.context, "Tokens of a sequence")->capture_default_str()->type_name("N");
+  verb.add_option("--context", model.context, "Tokens of a sequence")->show_default()->type_name("N");
   verb.add_option("--position", model.position_encoding, "Position encoding")
-      ->check(CLI::IsMember({"sinusoidal", "learned", "rope", "alibi", "none"}))
-      ->capture_default_str();
-  verb.add_option("--scale", model.scale, "Factor on the scores")
-      ->check(CLI::IsMember({"none", "1/d", "1/sqrt(d)"}))
-      ->capture_default_str();
+      ->one_of({"sinusoidal", "learned", "rope", "alibi", "none"})
+      ->show_default();
+  verb.add_option("--scale", model.scale, "Factor on the scores")->one_of({"none", "1/d", "1/sqrt(d)"})->show_default();
   verb.add_flag("--qk-norm", model.qk_norm, "Normalise queries and keys");
   verb.add_option("--softcap", model.softcap, "Cap on the scores; 0: none")->type_name("C");
 }
 
-void add_training_options(CLI::App& verb, TrainVerb& options) {
+void add_training_options(Command& verb, TrainVerb& options) {
   TrainSettings& settings = options.settings;
-  verb.add_option("--batch", settings.batch, "Sequences a step")->capture_default_str()->type_name("N");
-  verb.add_option("--steps", settings.steps, "Steps of the optimiser")->capture_default_str()->type_name("N");
-  verb.add_option("--lr", settings.learning_rate, "Peak learning rate")->capture_default_str()->type_name("X");
-  verb.add_option("--warmup", settings.warmup_steps, "Steps of linear warm-up")->capture_default_str()->type_name("N");
+  verb.add_option("--batch", settings.batch, "Sequences a step")->show_default()->type_name("N");
+  verb.add_option("--steps", settings.steps, "Steps of the optimiser")->show_default()->type_name("N");
+  verb.add_option("--lr", settings.learning_rate, "Peak learning rate")->show_default()->type_name("X");
+  verb.add_option("--warmup", settings.warmup_steps, "Steps of linear warm-up")->show_default()->type_name("N");
   verb.add_option("--schedule", options.schedule, "Learning rate after the warm-up")
-      ->check(CLI::IsMember({"constant", "linear", "cosine", "inverse_sqrt"}))
-      ->capture_default_str();
+      ->one_of({"constant", "linear", "cosine", "inverse_sqrt"})
+      ->show_default();
   verb.add_option("--weight-decay", settings.adam.weight_decay, "Weight decay of AdamW")
-      ->capture_default_str()
+      ->show_default()
       ->type_name("X");
-  verb.add_option("--clip", settings.clip, "Largest gradient norm; 0: none")->capture_default_str()->type_name("X");
+  verb.add_option("--clip", settings.clip, "Largest gradient norm; 0: none")->show_default()->type_name("X");
   verb.add_option("--qk-clip", settings.qk_clip, "Largest logit before projections are shrunk; 0: off")->type_name("X");
-  verb.add_option("--dropout", settings.dropout, "Probability, in every block")->capture_default_str()->type_name("P");
+  verb.add_option("--dropout", settings.dropout, "Probability, in every block")->show_default()->type_name("P");
   add_seed_option(verb, settings.seed, "Seed of weights, order and dropout");
 }
 
 }  // namespace
 
-void add_train_command(CLI::App& program) {
-  CLI::App* verb = program.add_subcommand("train", "Train a small language model on a text");
+void add_train_command(Command& program) {
+  Command* verb = program.add_subcommand("train", "Train a small language model on a text");
   auto options = std::make_shared<TrainVerb>();
   options->settings.model.vocab_size = 512;
   verb->add_option("--text", options->text, "Text to learn")->required()->type_name("FILE");
   verb->add_option("--out", options->out, "Folder for checkpoints and the model")->required()->type_name("DIR");
-  const std::size_t before = verb->get_options().size();
+  const std::size_t before = verb->options().size();
   add_model_options(*verb, *options);
   add_training_options(*verb, *options);
-  const std::vector<CLI::Option*> all = verb->get_options();
-  const std::vector<CLI::Option*> settings(all.begin() + static_cast<std::ptrdiff_t>(before), all.end());
+  const std::vector<const Option*> all = verb->options();
+  const std::vector<const Option*> settings(all.begin() + static_cast<std::ptrdiff_t>(before), all.end());
   verb->add_flag("--resume", options->resume, "Continue from DIR with its saved settings");
   verb->add_option("--stop-after", options->stop_after, "End this run after N steps; --resume continues")
       ->type_name("N");
   verb->add_option("--log-every", options->log_every, "Steps between two lines of progress")
-      ->check(CLI::Range(std::int64_t{1}, std::numeric_limits<std::int64_t>::max()).description(""))
-      ->capture_default_str()
+      ->between(1, std::numeric_limits<std::int64_t>::max())
+      ->show_default()
       ->type_name("N");
   verb->add_option("--save-every", options->save_every, "Steps between two checkpoints of the state")
-      ->check(CLI::Range(std::int64_t{1}, std::numeric_limits<std::int64_t>::max()).description(""))
-      ->capture_default_str()
+      ->between(1, std::numeric_limits<std::int64_t>::max())
+      ->show_default()
       ->type_name("N");
   verb->add_option("--save-dtype", options->save_dtype, "Element type of model.safetensors")
-      ->check(CLI::IsMember({"f32", "bf16", "f16"}))
-      ->capture_default_str();
+      ->one_of({"f32", "bf16", "f16"})
+      ->show_default();
   add_threads_option(*verb, options->threads);
   verb->add_flag("--json", options->json, "Print JSON at the end");
   verb->callback([options, settings] {
-    for (const CLI::Option* setting : settings) {
-      if (setting->count() > 0) options->given_settings += " " + setting->get_name();
+    for (const Option* setting : settings) {
+      if (setting->count() > 0) options->given_settings += " " + setting->name();
     }
     options->settings.schedule = schedule_named(options->schedule);
     run_train(*options);

@@ -128,7 +128,7 @@ class ROOTDK_API KvCache {
 struct KvStep {
   SequenceId sequence = SequenceId::none;
   std::int64_t tokens = 1;
-  // Where the first of them stands. append: the length of the sequence, and anything else is an error. attend: any
+  // Position of the first of them. append: the length of the sequence, and anything else is an error. attend: any
   // position that has been appended. -1: the end, so that the last row of attend is the last token of the sequence.
   std::int64_t position = -1;
 };

@@ -47,7 +47,7 @@ def run_c(
     target: Optional[str],
     threads: Optional[int],
 ) -> None:
-    """Calls a function of the C ABI where q lies. `workspace` is the function that tells how much scratch it wants."""
+    """Calls a function of the C ABI on the device of q. `workspace` is the function that returns its scratch memory in bytes."""
     if not kind.is_cuda(q):
         status = function(*arguments, write_execution(arena, target, threads))
     else:
@@ -119,7 +119,7 @@ def attention(
     multiple of kv_heads. Nothing is copied, and the result is of the kind that q is.
 
     What shapes the operation:
-      causal        keeps keys up to the query; query i stands at key i + (kv_len - q_len)
+      causal        keeps keys up to the query; query i has position i + (kv_len - q_len)
       window        how far a query sees: a number of keys to each side, or (left, right) with None for no limit
       scale         None: 1/sqrt(head_dim); a number; "none"; "inverse_head_dim"
       temperature   divides the logits; softcap c turns x into c tanh(x / c)

@@ -165,8 +165,9 @@ class KvCache:
         **options: "Unpack[AttendOptions]",
     ) -> Any:
         """Attention of q [1, heads, tokens, head_dim] over what the cache holds; the rows of the sequences follow one
-        another, and `steps` is as in append, with the last tokens of a sequence unless (sequence, rows, position) says
-        where the first stands. A query at position i reads the keys up to i that were not evicted.
+        another, and `steps` is as in append, the rows being the last tokens of a sequence unless (sequence, rows,
+        position) gives the position of the first. A query at position i attends to the keys up to i that were not
+        evicted.
 
           layer               which layer's keys and values
           window              how many keys before its own a query sees; None: no limit

@@ -13,7 +13,7 @@ from ._exit_gate import gate
 from ._interrupts import interrupts
 from ._structs import double, int32, int64, pointer, size
 
-_text = ctypes.POINTER(pointer)  # receives the address of a text, whose size stands beside it
+_text = ctypes.POINTER(pointer)  # receives the address of a text; the next argument is its size
 _ids = ctypes.POINTER(int32)
 
 

@@ -1,4 +1,4 @@
-"""Where the description of each tensor lies in an arena, and how it is written there."""
+"""The offset of each tensor's description in an arena, and how it is written there."""
 
 from typing import Any, Dict
 

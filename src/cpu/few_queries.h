@@ -7,8 +7,8 @@
 
 namespace rootdk::cpu {
 
-// attention() with a few query rows over many keys runs on the kernels of decoding: they read keys and values where
-// they lie, instead of packing them first for rows that are not there.
+// attention() with a few query rows over many keys runs on the decode kernels: they read keys and values from the
+// tensors themselves, since packing them does not pay for so few rows.
 std::string refuse_few_queries(const ForwardCall& call);
 void run_few_queries(const ForwardCall& call, const DecodeTable& kernels);
 

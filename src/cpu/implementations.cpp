@@ -111,7 +111,7 @@ std::vector<ForwardImplementation> make_forward(std::index_sequence<I...>) {
   add_few_queries<0>(all);
   for (const ForwardImplementation& one :
        {(I < targets().size() ? forward_implementation<I>() : ForwardImplementation{})...}) {
-    if (one.run) all.push_back(one);
+    if (one.answer) all.push_back(one);
   }
   return all;
 }

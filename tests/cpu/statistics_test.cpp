@@ -61,8 +61,8 @@ TEST_P(CpuStatistics, NeverChangeTheResult) {
 
 // Also the addresses of weights without elements: the undefined-behaviour sanitizer looks at this one.
 TEST_P(CpuStatistics, AreZeroWithoutKeys) {
-  const Tensor q(DType::f32, {1, 1, 3, 4}), k(DType::f32, {1, 1, 0, 4});
-  Tensor out(DType::f32, {1, 1, 3, 4}), map(DType::f32, {1, 1, 3, 1}), weights(DType::f32, {1, 1, 3, 0});
+  const Tensor q(DType::bf16, {1, 1, 3, 4}), k(DType::bf16, {1, 1, 0, 4});  // the type that every target takes
+  Tensor out(DType::bf16, {1, 1, 3, 4}), map(DType::f32, {1, 1, 3, 1}), weights(DType::f32, {1, 1, 3, 0});
   std::ranges::fill(map.values<float>(), std::numeric_limits<float>::quiet_NaN());
   attention(q, k, k, out, {}, {.pooled_map = map, .weights = weights}, {.target = GetParam()});
   for (const float cell : map.values<float>()) EXPECT_EQ(cell, 0.0f);

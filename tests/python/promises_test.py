@@ -62,11 +62,11 @@ def test_a_fork_waits_for_a_cache_that_another_thread_is_in():
 
         def work():
             while not ending.is_set():
-                sequence.attend(rows[:, :, :200])
+                sequence.attend(rows[:, :, :100])
 
         thread = threading.Thread(target=work)
         thread.start()
-        for _ in range(20):
+        for _ in range(6):
             child = os.fork()
             if child == 0:
                 sequence.attend(rows[:, :, :1])

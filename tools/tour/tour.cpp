@@ -1,9 +1,9 @@
 #include "tools/tour/tour.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 
+#include "tools/arguments.h"
 #include "tools/commands.h"
 
 namespace rootdk::tools {
@@ -53,11 +53,11 @@ void run_tour(const std::vector<std::string>& chosen) {
 
 }  // namespace
 
-void add_tour_command(CLI::App& program) {
-  CLI::App* verb = program.add_subcommand("tour", "A one-minute tour of everything, on built-in data");
+void add_tour_command(Command& program) {
+  Command* verb = program.add_subcommand("tour", "A one-minute tour of everything, on built-in data");
   auto sections = std::make_shared<std::vector<std::string>>();
   verb->add_option("section", *sections, "Only these sections: sentence, scale, statistics, masks, speed, model, next")
-      ->check(CLI::IsMember(section_names()))
+      ->one_of(section_names())
       ->type_name("NAME");
   verb->callback([sections] { run_tour(*sections); });
 }

@@ -91,7 +91,7 @@ def compute(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *flat: Any) -> Di
 
 
 def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *flat: Any) -> Tuple[torch.Tensor, ...]:
-    """OUTPUTS; those not asked for are empty, each a tensor of its own, since operators may not return one twice."""
+    """OUTPUTS; those not asked for are empty, and distinct, since an operator may not return one tensor twice."""
     arrays = compute(q, k, v, *flat)
     return tuple(arrays[name] if name in arrays else q.new_empty(0) for name in OUTPUTS)
 

@@ -12,14 +12,14 @@ from . import _flops, _kernels, _once, _plain, _vmap
 from ._kernels import N_TENSORS, NUMBER_ARGUMENTS, OUTPUTS, TENSOR_ARGUMENTS, TEXT_ARGUMENTS, WITH_GRADIENT
 
 HAS_OPERATORS = hasattr(torch, "library") and hasattr(torch.library, "register_autograd")
-# Where each differentiable tensor stands among the arguments.
+# The index of each differentiable tensor among the arguments.
 _NAMES = ["q", "k", "v"] + [name for _, name in TENSOR_ARGUMENTS]
 _PLACES = [_NAMES.index(name) for name in WITH_GRADIENT]
 _N_ARGUMENTS = 3 + N_TENSORS + len(NUMBER_ARGUMENTS) + len(TEXT_ARGUMENTS)
 
 
 def _setup_context(ctx: Any, inputs: Sequence[Any], output: Sequence[torch.Tensor]) -> None:
-    """Keeps what backward reads. lse and entropy, where they are asked for, carry gradients; the rest does not."""
+    """Keeps what backward needs. lse and entropy, where they are asked for, carry gradients; the rest does not."""
     integers, factors, stats, target = inputs[3 + N_TENSORS :]
     has_entropy = "entropy" in stats.split(",")
     ctx.set_materialize_grads(False)

@@ -4,6 +4,7 @@
 
 #include <climits>
 
+#include "cuda/hopper/shared/params.h"
 #include "cuda/hopper/shared/tile_config.h"
 #include "cuda/ptx/grid_dependency.cuh"
 

@@ -4,7 +4,8 @@ library and readelf alone.
 
 usage: scripts/build_wheel.py BUILD_DIR OUTPUT_DIR
 
-The package is pure Python over a C ABI, so one wheel serves every Python from 3.9 on: py3-none-PLATFORM. The platform is
+The package is Python over a C ABI, and its binding keeps to the stable ABI of Python 3.9, so one wheel serves every Python
+from 3.9 on: py3-none-PLATFORM. The platform is
 linux_MACHINE and not manylinux: models and the command line load oneDNN, ICU and OpenBLAS from the system, which the
 metadata lists (Requires-External); attention itself needs none of them. The same inputs give the same bytes.
 """
@@ -82,6 +83,11 @@ def contents(build, tag):
         yield name, file.read_bytes(), True
     for path in sorted((ROOT / "models" / "builtin").iterdir()):
         yield "rootdk/share/rootdk/builtin/" + path.name, path.read_bytes(), False
+    yield from description(build, tag)
+
+
+def description(build, tag):
+    """The files of dist-info but RECORD."""
     info = f"rootdk-{version()}.dist-info/"
     yield info + "METADATA", metadata(build).encode(), False
     yield info + "WHEEL", (
@@ -98,19 +104,32 @@ def add(wheel, name, data, executable):
     wheel.writestr(entry, data)
 
 
-def build_wheel(build, output):
-    tag = "py3-none-" + re.sub(r"[-.]", "_", sysconfig.get_platform())
+def write_wheel(output, tag, files):
     output.mkdir(parents=True, exist_ok=True)
     path = output / f"rootdk-{version()}-{tag}.whl"
     record = []
     with zipfile.ZipFile(path, "w") as wheel:
-        for name, data, executable in contents(build, tag):
+        for name, data, executable in files:
             add(wheel, name, data, executable)
             digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
             record.append(f"{name},sha256={digest},{len(data)}")
         name = f"rootdk-{version()}.dist-info/RECORD"
         add(wheel, name, ("\n".join(record) + f"\n{name},,\n").encode(), False)
     return path
+
+
+def platform_tag():
+    return "py3-none-" + re.sub(r"[-.]", "_", sysconfig.get_platform())
+
+
+def build_wheel(build, output):
+    return write_wheel(output, platform_tag(), contents(build, platform_tag()))
+
+
+def build_editable_wheel(build, output):
+    """A wheel that points to the source tree."""
+    pointer = ("rootdk.pth", f"{ROOT / 'python'}\n".encode(), False)
+    return write_wheel(output, platform_tag(), [pointer, *description(build, platform_tag())])
 
 
 if __name__ == "__main__":

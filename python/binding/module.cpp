@@ -10,7 +10,7 @@ namespace {
 // The library's functions, by address: the package has loaded it.
 struct Library {
   decltype(&rootdk_attention) attention = nullptr;
-  decltype(&rootdk_execution_init) execution_init = nullptr;
+  decltype(&rootdk_struct_init) struct_init = nullptr;
   rootdk_attention_params defaults = {};
   PyObject* check = nullptr;  // raises the error of a status
 };
@@ -25,7 +25,7 @@ PyObject* general_way() {
 bool run(Call& call, const rootdk_attention_stats* stats) {
   rootdk_execution execution;
   if (call.threads) {
-    library.execution_init(&execution);
+    library.struct_init(&execution, ROOTDK_STRUCT_EXECUTION, sizeof execution);
     execution.threads = call.threads;
   }
   PyThreadState* thread = PyEval_SaveThread();
@@ -33,7 +33,7 @@ bool run(Call& call, const rootdk_attention_stats* stats) {
       library.attention(&call.q, &call.k, &call.v, &call.out, &call.params, stats, call.threads ? &execution : nullptr);
   PyEval_RestoreThread(thread);
   if (status == ROOTDK_OK) return true;
-  if (status != ROOTDK_INVALID_ARGUMENT) {
+  if (status != ROOTDK_INVALID_ARGUMENT && status != ROOTDK_UNSUPPORTED) {
     PyObject* nothing = PyObject_CallFunction(library.check, "i", static_cast<int>(status));
     Py_XDECREF(nothing);
   }
@@ -153,19 +153,14 @@ PyObject* scaled_dot_product_attention(PyObject*, PyObject* arguments) {
   return run_for_output(call, query);
 }
 
-// connect(addresses by name, check): the functions of the library.
+// connect(address of rootdk_attention, address of rootdk_struct_init, check)
 PyObject* connect(PyObject*, PyObject* arguments) {
-  unsigned long long attention = 0, params_init = 0, execution_init = 0;
+  unsigned long long attention = 0, struct_init = 0;
   PyObject* check = nullptr;
-  if (!PyArg_ParseTuple(arguments, "KKKO", &attention, &params_init, &execution_init, &check)) return nullptr;
+  if (!PyArg_ParseTuple(arguments, "KKO", &attention, &struct_init, &check)) return nullptr;
   library.attention = reinterpret_cast<decltype(library.attention)>(attention);
-  library.execution_init = reinterpret_cast<decltype(library.execution_init)>(execution_init);
-  reinterpret_cast<decltype(&rootdk_attention_params_init)>(params_init)(&library.defaults);
-  if (library.defaults.struct_size != sizeof library.defaults) {
-    PyErr_Format(PyExc_ImportError, "rootdk: the library's parameters have %zu bytes, those of the binding %zu",
-                 library.defaults.struct_size, sizeof library.defaults);
-    return nullptr;
-  }
+  library.struct_init = reinterpret_cast<decltype(library.struct_init)>(struct_init);
+  library.struct_init(&library.defaults, ROOTDK_STRUCT_ATTENTION_PARAMS, sizeof library.defaults);
   Py_INCREF(check);
   library.check = check;
   Py_RETURN_NONE;

@@ -24,7 +24,7 @@ def _load() -> Optional[Any]:
         assert spec is not None
         module = importlib.util.module_from_spec(spec)
         loader.exec_module(module)
-        functions = (_abi.attention, _abi.attention_params_init, _abi.execution_init)
+        functions = (_abi.attention, _abi.struct_init)
         module.connect(*(ctypes.cast(function, ctypes.c_void_p).value for function in functions), _abi.check)
         return module
     return None

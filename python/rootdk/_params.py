@@ -159,11 +159,12 @@ def _list_code(name: str, kind: Kind, q: Any) -> int:
 class Params:
     """One call's parameters: the fields of a form by number, and apart from them the arrays that are given."""
 
-    __slots__ = ("form", "values", "tensors", "seed_tensor")
+    __slots__ = ("form", "values", "tensors", "seed_tensor", "given")
 
     def __init__(self, options: Mapping[str, Any], form: Optional[Form] = None) -> None:
         form = form or ATTENTION  # not the argument's default: torch.compile follows globals, and no default objects
         self.form = form
+        self.given: Optional[Mapping[str, Any]] = options  # as the caller wrote them; None where they were made here
         self.values: List[Any] = list(form.defaults)
         self.tensors: Dict[str, Any] = {}
         # A seed that is a tensor is read when the call runs, so that a compiled graph keeps it open.
@@ -216,6 +217,7 @@ class Params:
     @classmethod
     def from_numbers(cls, integers: Sequence[int], factors: Sequence[float], tensors: Dict[str, Any]) -> "Params":
         params = cls({})
+        params.given = None
         for places, numbers in ((ATTENTION.integers, integers), (ATTENTION.factors, factors)):
             for i, number in zip(places, numbers):
                 params.values[i] = number
@@ -227,6 +229,7 @@ class Params:
         params = Params.__new__(Params)
         params.form, params.values, params.seed_tensor = self.form, self.values, self.seed_tensor
         params.tensors = tensors
+        params.given = None
         return params
 
     def read_seed(self) -> None:

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "conformance/cases.h"
 #include "conformance/conformance.h"
 #include "core/implementation.h"
 #include "cpu/targets.h"
@@ -42,19 +43,56 @@ std::vector<std::string> names() {
   return result;
 }
 
-// Few queries on the kernels of decoding: what they take is right, and the grid has some that they take.
+// Few queries on the kernels of decoding: chunks, tiles and their ends, heads in groups, and every feature that they
+// have.
+std::vector<CaseSpec> few_queries_cases() {
+  return {
+      {.name = "few_plain", .batch = 2, .q_len = 1, .kv_len = 1100, .head_dim = 64},
+      {.name = "few_one_key", .q_len = 3, .kv_len = 1, .head_dim = 40, .value_dim = 24},
+      {.name = "few_groups",
+       .batch = 3,
+       .heads = 8,
+       .kv_heads = 2,
+       .q_len = 4,
+       .kv_len = 77,
+       .scalars = {.causal = true},
+       .kv_lengths = {77, 0, 30},
+       .sinks = true},
+      {.name = "few_window",
+       .q_len = 5,
+       .kv_len = 2100,
+       .scalars = {.causal = true, .window_left = 1030},
+       .alibi = true},
+      {.name = "few_masked",
+       .batch = 2,
+       .heads = 4,
+       .kv_heads = 2,
+       .q_len = 3,
+       .kv_len = 130,
+       .head_dim = 20,
+       .mask = {2, 1, 3, 130},
+       .bias = {1, 4, 3, 130},
+       .length_first = true,
+       .pooled_rows = 2,
+       .pooled_columns = 5,
+       .weight_rows = {1}},
+      {.name = "few_table", .q_len = 2, .kv_len = 50, .relative_heads = 2, .relative_entries = 9},
+  };
+}
+
 class FewQueries : public testing::TestWithParam<std::string> {
  protected:
-  void expect_what_it_takes(DType dtype) {
-    const ConformanceReport report = expect_conformance({.name = GetParam()}, dtype);
-    if (IsSkipped()) return;
-    EXPECT_GT(report.forward_runs, 0);
+  void expect_all(DType dtype) {
+    ConformanceReport report;
+    for (const CaseSpec& spec : few_queries_cases()) expect_case(make_case(spec, dtype), {.name = GetParam()}, report);
+    if (report.forward_runs == 0) GTEST_SKIP() << report.refused.front();
+    EXPECT_EQ(report.forward_runs, static_cast<int>(few_queries_cases().size()));
   }
 };
 
-TEST_P(FewQueries, F32) { expect_what_it_takes(DType::f32); }
-TEST_P(FewQueries, Bf16) { expect_what_it_takes(DType::bf16); }
-TEST_P(FewQueries, F16) { expect_what_it_takes(DType::f16); }
+TEST_P(FewQueries, F32) { expect_all(DType::f32); }
+TEST_P(FewQueries, Bf16) { expect_all(DType::bf16); }
+TEST_P(FewQueries, F16) { expect_all(DType::f16); }
 
 std::vector<std::string> decode_names() {
   std::vector<std::string> result;

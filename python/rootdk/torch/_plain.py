@@ -5,11 +5,15 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 
+from .. import _fast
 from .._arrays import kind_of
 from .._attention import run_backward, run_forward
 from .._params import DIFFERENTIABLE, Params
 from .._stats import StatsRequest
 from ._once import differentiable_once
+
+
+_LSE = StatsRequest(names=("lse",))
 
 
 class Call(NamedTuple):
@@ -23,14 +27,25 @@ class Call(NamedTuple):
     outputs: List[str]  # the names of what forward gives, filled by it
 
 
+def _run_forward(call: Call, q: Any, k: Any, v: Any) -> Tuple[Any, Dict[str, Any]]:
+    """(out, the statistics by name), through the compiled binding where the call is plain."""
+    params, binding = call.params, _fast.binding
+    if binding is not None and call.request == _LSE and params.given is not None and not (call.target or call.threads):
+        result = binding.attention_with_lse(q, k, v, params.given)
+        if result is not NotImplemented:
+            return result[0], {"lse": result[1]}
+    out, arrays = run_forward(kind_of(q, "q"), q, k, v, params, None, call.request, call.target, call.threads)
+    assert arrays is not None
+    return out, arrays
+
+
 class _Attention(torch.autograd.Function):
     """Takes the call, q, k, v and the differentiable tensors of its parameters; gives out, lse, entropy where it is
     asked for, and the other statistics, which carry no gradient."""
 
     @staticmethod
     def forward(ctx: Any, call: Call, q: Any, k: Any, v: Any, *tensors: Any) -> Any:  # type: ignore[override]
-        out, arrays = run_forward(kind_of(q, "q"), q, k, v, call.params, None, call.request, call.target, call.threads)
-        assert arrays is not None
+        out, arrays = _run_forward(call, q, k, v)
         arrays.pop("weight_rows", None)
         lse, entropy = arrays.pop("lse"), arrays.pop("entropy", None)
         # All tensors are autograd's to keep: it notices where one was changed before the backward pass.

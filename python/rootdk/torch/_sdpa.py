@@ -159,6 +159,8 @@ def _attend(
         try:
             out = _run(q, k, v, options)
         except ValueError as error:
+            if isinstance(error, RuntimeError):
+                raise
             raise ArgumentError(*error.args) from error
     return out if leading is None else from_four_dimensions(out, leading)
 

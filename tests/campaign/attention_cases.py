@@ -300,6 +300,9 @@ def _backward(built, truths, target, report):
         names += [n for n in ("bias", "relative_table", "alibi_slopes", "sinks", "additive_v") if n in built.options]
         names += ["column_mass"]
 
+    # attention() has a way to the decode kernels for few queries; the backward pass has not.
+    target = target.removeprefix("decode_")
+
     def run_it(threads):
         return rootdk.attention_backward(
             place.make(g, c["dtype"], b["layout"]), *(built.given[r] for r in "qkv"), saved.out, saved.lse,

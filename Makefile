@@ -1,16 +1,20 @@
 # The commands of the project. Each installs the Debian packages it misses, configures, builds and runs.
 #   make run      build, then the tour: a minute's walk through everything
 #   make test     build, then every test
-#   make check    sanitizers, threads, fuzzing and cross-compiled targets
-#   make bench    the benchmark grid, into docs/
+#   make check    clang-tidy, warnings as errors, sanitizers, threads, fuzzing, cross-compiled targets and 20,000 random configurations
+#   make campaign N=1000000   random configurations against an oracle, as many as asked, then fuzzing; resumes
+#   make bench    the benchmark grid, into docs/results/
 #   make format   clang-format over the tree
 #   make wheel    a Python wheel with the libraries, the command line and the built-in model, into dist/
 #   make install  into PREFIX (default /usr/local)
 
-.PHONY: run build test check bench format wheel install clean
+.PHONY: run build test check campaign bench format wheel install clean
 PREFIX ?= /usr/local
+N ?= 1000000
 
-run: build
+run:
+	@scripts/setup.sh build
+	@scripts/build.sh release rootdk_cli -DROOTDK_TESTS=OFF
 	@build/rootdk tour
 
 build:
@@ -24,6 +28,10 @@ test:
 check:
 	@scripts/setup.sh check
 	@scripts/check.sh
+
+campaign:
+	@scripts/setup.sh campaign
+	@scripts/campaign.sh $(N)
 
 bench: build
 	@scripts/setup.sh bench

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Turns the results of the benchmark grid into docs/benchmarks.md and docs/roofline.svg.
+"""Turns the results of the benchmark grid into a page and a picture beside them.
 
-    bench/report.py RESULTS.jsonl FOLDER
+    bench/report.py docs/results/NAME.jsonl     writes NAME.md and NAME-roofline.svg
+
+The first line of the file says machine, date and command. What was written on the page by hand, after the mark KEPT, stays.
 """
 
 import html
@@ -30,20 +32,44 @@ def label(r):
     return ", ".join(parts)
 
 
+def shape_of(r):
+    """The case without operation and type: what a row of a table stands for."""
+    return label(r).split(", ", 2)[2]
+
+
 def number(x, pattern="{:.1f}"):
     return "" if x is None else pattern.format(x)
 
 
-def table(results):
-    rows = ["| case | implementation | ms | GFLOP/s | of peak | textbook ms | times faster | memory MiB | textbook MiB |",
-            "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"]
-    for r in results:
-        fraction, naive = r["fraction_of_peak"], r["naive_seconds"]
-        rows.append("| {} | {} | {:.2f} | {:.1f} | {} | {} | {} | {:.1f} | {} |".format(
-            label(r), r["implementation"], 1e3 * r["seconds"], r["gflops"], number(fraction, "{:.2f}"),
-            number(naive and 1e3 * naive), number(r["speedup_vs_naive"]), r["peak_bytes"] / 2**20,
-            number(r["naive_peak_bytes"] and r["naive_peak_bytes"] / 2**20)))
-    return "\n".join(rows)
+def by_type(results, operation, cell):
+    """Rows of cells, one for each shape, with a column for each type, in the order of the first results."""
+    found = {(shape_of(r), r["dtype"]): r for r in results if r["operation"] == operation}
+    shapes = list(dict.fromkeys(shape for shape, _ in found))
+    dtypes = [dtype for dtype in BYTES if any(d == dtype for _, d in found)]
+    return dtypes, [(shape, [cell(found[shape, d]) if (shape, d) in found else "" for d in dtypes]) for shape in shapes]
+
+
+def compute_table(results, operation):
+    """Speed, then what the textbook computation takes, then memory: one line a shape."""
+
+    def speed(r):
+        return f"{1e3 * r['seconds']:.2f}, {r['gflops']:.1f}, {number(r['fraction_of_peak'], '{:.2f}')}"
+
+    def others(r):
+        naive = r["naive_peak_bytes"]
+        seconds = r["naive_seconds"]
+        return (number(seconds and 1e3 * seconds), number(r["speedup_vs_naive"]), f"{r['peak_bytes'] / 2**20:.1f}",
+                number(naive and naive / 2**20))
+
+    dtypes, rows = by_type(results, operation, lambda r: (speed(r), *others(r)))
+    text = ["| case | " + " | ".join(f"{d}: ms, GFLOP/s, of peak" for d in dtypes) +
+            " | textbook ms | times faster | MiB | textbook MiB |",
+            "| --- |" + " ---: |" * (len(dtypes) + 4)]
+    for shape, cells in rows:
+        speeds = [cell[0] if cell else "" for cell in cells]
+        joined = [", ".join(cell[i] for cell in cells if cell) for i in (1, 2, 3, 4)]
+        text.append("| " + " | ".join([shape, *speeds, *joined]) + " |")
+    return "\n".join(text)
 
 
 def fastest_of_each(results):
@@ -56,26 +82,48 @@ def fastest_of_each(results):
     return list(best.values())
 
 
-def decode_table(results):
-    rows = ["| case | implementation | ms a token | ns a key | GB/s | GB/s of plain reading | of it |",
-            "| --- | --- | ---: | ---: | ---: | ---: | ---: |"]
-    for r in results:
+def decode_cell(r):
+    return (f"{1e3 * r['seconds']:.3f} ms, {1e-9 * r['bytes_per_second']:.1f} of {1e-9 * r['read_bandwidth']:.1f} GB/s, "
+            f"{r['fraction_of_bandwidth']:.2f}")
+
+
+def decode_tables(results):
+    """By type and layout at the length that all types have, then by length."""
+    lengths = {dtype: {r["kv_len"] for r in results if r["dtype"] == dtype} for dtype in {r["dtype"] for r in results}}
+    common = max(set.intersection(*lengths.values()))
+    layouts = list(dict.fromkeys(label(r).split(", ", 3)[3] for r in results))
+    rows = [f"| {common} keys in | " + " | ".join(layouts) + " |", "| --- |" + " ---: |" * len(layouts)]
+    for dtype in dict.fromkeys(r["dtype"] for r in results):
+        cells = {label(r).split(", ", 3)[3]: decode_cell(r) for r in results if r["dtype"] == dtype and r["kv_len"] == common}
+        rows.append(f"| {dtype} | " + " | ".join(cells.get(layout, "") for layout in layouts) + " |")
+    first = results[0]["dtype"]
+    by_length = sorted((r for r in results if r["dtype"] == first and not r["page"]), key=lambda r: r["kv_len"])
+    more = [f"| keys, {first}, contiguous | ms a token, rate, of plain reading | ns a key and key head |",
+            "| ---: | ---: | ---: |"]
+    for r in by_length:
         keys = r["batch"] * r["kv_heads"] * r["kv_len"]
-        rows.append("| {} | {} | {:.3f} | {:.1f} | {:.1f} | {:.1f} | {:.2f} |".format(
-            label(r), r["implementation"], 1e3 * r["seconds"], 1e9 * r["seconds"] / keys, 1e-9 * r["bytes_per_second"],
-            1e-9 * r["read_bandwidth"], r["fraction_of_bandwidth"]))
-    return "\n".join(rows)
+        more.append(f"| {r['kv_len']} | {decode_cell(r)} | {1e9 * r['seconds'] / keys:.1f} |")
+    return "\n".join(rows) + "\n\n" + "\n".join(more)
 
 
 def torch_section(results):
     if not results:
         return ""
-    rows = ["| case | implementation | GFLOP/s | PyTorch GFLOP/s | times faster |", "| --- | --- | ---: | ---: | ---: |"]
-    for r in results:
-        rows.append("| {} | {} | {:.0f} | {:.0f} | {:.2f} |".format(
-            label(r), r["implementation"], r["gflops"], r["torch_gflops"], r["speedup_vs_torch"]))
-    return (f"\n\n## Beside PyTorch {results[0]['torch']}\n\nThe same tensors in the same process, run by run in turn "
-            "(`bench/compare_torch.py --device cpu`).\n\n" + "\n".join(rows))
+
+    def cell(r):
+        return f"{r['gflops']:.0f}, {r['torch_gflops']:.0f}, {r['speedup_vs_torch']:.2f}"
+
+    columns, cells = [], {}
+    for operation in ("forward", "backward"):
+        dtypes, rows = by_type(results, operation, cell)
+        columns += [f"{operation}, {dtype}" for dtype in dtypes]
+        for shape, values in rows:
+            cells.setdefault(shape, []).extend(values)
+    rows = ["| case | " + " | ".join(columns) + " |", "| --- |" + " ---: |" * len(columns)]
+    rows += [f"| {shape} | " + " | ".join(values) + " |" for shape, values in cells.items()]
+    return (f"\n\n## Beside PyTorch {results[0]['torch']}\n\nGFLOP/s of rootdk, of PyTorch, and how many times faster rootdk is. "
+            "The same tensors in the same process, run by run in turn (`bench/compare_torch.py --device cpu`).\n\n"
+            + "\n".join(rows))
 
 
 def with_gflops(r):
@@ -161,26 +209,82 @@ def legend():
         yield f'<text x="{LEFT + 14 + 42 * i}" y="{TOP + 38}" fill="{colour}">{dtype}</text>'
 
 
-def main():
-    source, folder = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
-    results = [json.loads(line) for line in source.read_text().splitlines()]
+def spread(values, pattern="{:.2f}"):
+    low, high = pattern.format(min(values)), pattern.format(max(values))
+    return low if low == high else f"{low} to {high}"
+
+
+def glance(others, decode, beside):
+    """The whole page in a few lines: of peak, of plain reading, and beside PyTorch."""
+    rows = ["| at a glance | |", "| --- | --- |"]
+
+    def by_dtype(results, value):
+        for dtype in BYTES:
+            values = [value(r) for r in results if r["dtype"] == dtype and value(r) is not None]
+            if values:
+                yield f"{dtype} {spread(values)}"
+
+    for operation in ("forward", "backward"):
+        plain = [r for r in others if r["operation"] == operation and r["len"] >= 1024 and not r["causal"] and not r["stats"]]
+        rows.append(f"| {operation}, long rows without a mask: of peak | " +
+                    ", ".join(by_dtype(plain, lambda r: r["fraction_of_peak"])) + " |")
+    contiguous = [r for r in decode if not r["page"] and r["kv_len"] == 32768]
+    rows.append("| decode over 32768 contiguous keys: of plain reading | " +
+                ", ".join(by_dtype(contiguous, lambda r: r["fraction_of_bandwidth"])) + " |")
+    for operation in ("forward", "backward"):
+        same = [r for r in beside if r["operation"] == operation]
+        if same:
+            rows.append(f"| {operation}: times PyTorch's rate | " +
+                        ", ".join(by_dtype(same, lambda r: r["speedup_vs_torch"])) + " |")
+    return "\n".join(rows)
+
+
+KEPT = "<!-- Written by hand from here on: make bench keeps it. -->"
+
+
+def kept_part(page):
+    """What follows the mark on the page of an earlier run."""
+    text = page.read_text() if page.exists() else ""
+    return KEPT + text.split(KEPT, 1)[1] if KEPT in text else ""
+
+
+def head(machine, threads, source):
+    """The table that every page of results opens with."""
+    return (f"# Results: {machine['machine']}\n\n| | |\n| --- | --- |\n| date | {machine['date']} |\n"
+            f"| machine | {machine['machine']}, {', '.join(map(str, threads))} thread(s) |\n"
+            f"| command | `{machine['command']}` ([bench/run.sh](../../bench/run.sh)) |\n"
+            f"| every figure | [{source.name}]({source.name}) |\n\n")
+
+
+def page_text(machine, source, results):
     decode = fastest_of_each([r for r in results if r["operation"] == "decode"])
     beside = [r for r in results if "torch" in r]
     others = [r for r in results if r["operation"] != "decode" and "torch" not in r]
     bandwidth = 1e-9 * max(r["read_bandwidth"] for r in decode)
-    threads = sorted({r["threads"] for r in results})
-    (folder / "benchmarks.md").write_text(
-        "# Benchmarks\n\nWritten by `make bench` (`bench/run.sh`). Heads 8, no mask unless said, "
-        f"{', '.join(map(str, threads))} thread(s); packing and every other overhead is inside the times. The peak is that "
-        "of the target's multiply-adds, measured between the runs. The textbook way is a BLAS product, the softmax over the "
-        "n x n matrix and a BLAS product, in f32, head by head.\n\n"
-        f"{table(others)}\n\n## Decoding\n\nOne new token, 32 heads over 8, head_dim 128. Plain reading is a loop with the "
-        "widest loads of the same target over memory of the same kind, measured between the runs; see "
-        "[kv_cache.md](kv_cache.md) for what limits each type. The fastest of four processes, since the rate of memory differs from one to the next.\n\n"
-        f"{decode_table(decode)}{torch_section(beside)}\n\n## Roofline\n\n![Roofline](roofline.svg)\n\nThe slope of the roofs is "
-        f"{bandwidth:.0f} GB/s, what the core reads from memory.\n")
     picture = Picture(others + [with_gflops(r) for r in decode if r["kv_len"] == 32768], bandwidth)
-    (folder / "roofline.svg").write_text(picture.svg())
+    used = {d: ", ".join(dict.fromkeys(r["implementation"] for r in others if r["dtype"] == d)) for d in BYTES}
+    text = (
+        head(machine, sorted({r["threads"] for r in results}), source) + glance(others, decode, beside) + "\n\n" +
+        "Packing and every other overhead is inside the times. 8 heads, no mask unless said. The peak is that of the target's "
+        "multiply-adds, measured between the runs. The textbook is a BLAS product, the softmax over the n x n matrix and a BLAS "
+        "product, in f32, head by head. Targets: " + "; ".join(f"{d} on {name}" for d, name in used.items() if name) + ".\n\n"
+        f"## Forward\n\n{compute_table(others, 'forward')}\n\n## Backward\n\n{compute_table(others, 'backward')}\n\n"
+        "## Decoding\n\nOne new token, 32 heads over 8, head_dim 128: time a token, rate, and its fraction of plain reading. Plain "
+        "reading is a loop with the widest loads of the same target over memory of the same kind, measured between the runs. The "
+        "fastest of four processes, since the rate of memory differs from one to the next.\n\n"
+        f"{decode_tables(decode)}{torch_section(beside)}\n\n## Roofline\n\n![Roofline]({source.stem}-roofline.svg)\n\n"
+        f"The slope of the roofs is {bandwidth:.0f} GB/s, what the core reads from memory.\n")
+    return text, picture.svg()
+
+
+def main():
+    source = pathlib.Path(sys.argv[1])
+    machine, *results = [json.loads(line) for line in source.read_text().splitlines()]
+    page = source.with_suffix(".md")
+    text, picture = page_text(machine, source, results)
+    kept = kept_part(page)
+    page.write_text(text + ("\n" + kept if kept else ""))
+    source.with_name(source.stem + "-roofline.svg").write_text(picture)
 
 
 if __name__ == "__main__":

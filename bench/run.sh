@@ -1,16 +1,20 @@
 #!/usr/bin/env bash
-# The standard grid: every case measured by `rootdk bench`, the results as docs/benchmarks.jsonl, the table as
-# docs/benchmarks.md and the roofline as docs/roofline.svg. Where PyTorch is importable, its attention beside ours.
-# usage: [PYTHON=python3] bench/run.sh [REPEAT]
+# The standard grid: every case measured by `rootdk bench`. Writes docs/results/PAGE.jsonl (every figure), PAGE.md (the tables)
+# and PAGE-roofline.svg. Where PyTorch is importable, its attention is measured beside rootdk's.
+# usage: [PAGE=zen4] [MACHINE="one Zen 4 core"] [PYTHON=python3] bench/run.sh [REPEAT]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 rootdk=build/rootdk
 repeat=${1:-10}
-results=docs/benchmarks.jsonl
 python=${PYTHON:-python3}
-mkdir -p docs
-: >"$results.new"
+# Without a name the page is called after the processor, so that a run here does not overwrite the page of another machine.
+processor=$(sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo | head -1)
+page=${PAGE:-$(tr -cs 'A-Za-z0-9' - <<<"${processor:-this-machine}" | tr A-Z a-z | sed 's/^-*//; s/-*$//')}
+machine=${MACHINE:-${processor:-this machine}}
+results=docs/results/$page.jsonl
+[ -n "${MACHINE:-}" ] || [ ! -s "$results" ] || machine=$(sed -n '1s/.*"machine": *"\([^"]*\)".*/\1/p' "$results")
+printf '{"machine": "%s", "date": "%s", "command": "PAGE=%s make bench"}\n' "$machine" "$(date +%F)" "$page" >"$results.new"
 
 run() {
   echo "bench $*" >&2
@@ -37,7 +41,7 @@ for dtype in bf16 f16 i8 f8e4m3 f32; do
   decode --dtype $dtype --kv-len 32768
   for order in filled random; do decode --dtype $dtype --kv-len 32768 --page 16 --page-order $order; done
 done
-# What a step costs over the length of the cache.
+# What a token costs over the length of the cache.
 for len in 1024 4096 16384 65536; do decode --dtype bf16 --kv-len $len; done
 if "$python" -c 'import torch' 2>/dev/null; then
   for dtype in f32 bf16; do
@@ -48,4 +52,4 @@ if "$python" -c 'import torch' 2>/dev/null; then
   done
 fi
 mv "$results.new" "$results"
-"$python" bench/report.py "$results" docs
+"$python" bench/report.py "$results"

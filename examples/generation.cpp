@@ -45,7 +45,7 @@ int main() try {
     append(cache, random(kKvHeads, 3), random(kKvHeads, 3), steps, keys);
     Tensor out(DType::f32, {1, kHeads, 3, kHeadDim}), entropy(DType::f32, {1, kHeads, 3});
     attend(cache, random(kHeads, 3), out, steps, queries, {.entropy = entropy});
-    std::printf("token %d: head 0 reads %.1f keys in a, %.1f in its fork, %.1f in b\n", token,
+    std::printf("token %d: head 0 attends to about %.1f keys in a, %.1f in its fork, %.1f in b\n", token,
                 std::exp(entropy.values<float>()[0]), std::exp(entropy.values<float>()[1]),
                 std::exp(entropy.values<float>()[2]));
   }

@@ -43,7 +43,7 @@ int main(void) {
   stats.lse = &lse;
   stats.entropy = &entropy;
   check(rootdk_attention(&q, &k, &v, &out, &params, &stats, NULL));
-  printf("the last row of head 0 reads %.1f keys\n", exp(((float*)entropy.data)[LEN - 1]));
+  printf("the last row of head 0 attends to about %.1f keys (e^entropy)\n", exp(((float*)entropy.data)[LEN - 1]));
 
   rootdk_attention_saved saved;
   rootdk_attention_saved_init(&saved);

@@ -1,5 +1,5 @@
-// Gradient descent through attention: queries and keys learn that token i is to read token i - 1 (a "previous token"
-// head). Prints the loss, and how many keys a row reads, as they fall.
+// Gradient descent through attention: queries and keys learn that token i attends to token i - 1 (a "previous token"
+// head). Prints the loss and the number of keys that a row attends to (e^entropy) as they fall.
 
 #include <cmath>
 #include <cstdio>
@@ -52,7 +52,7 @@ int main() try {
     if (step % 100 == 0) {
       double keys = 0;
       for (const float nats : entropy.values<float>()) keys += std::exp(nats) / kLen;
-      std::printf("step %3d  loss %.4f  a row reads %4.1f keys\n", step, loss, keys);
+      std::printf("step %3d  loss %.4f  a row attends to about %4.1f keys\n", step, loss, keys);
     }
   }
 } catch (const Error& error) {

@@ -36,6 +36,9 @@ def binaries(build):
         soname = re.search(r"SONAME.*\[(.+)\]", dynamic_section(file)).group(1)
         yield "rootdk/lib/" + soname, file
     yield "rootdk/bin/rootdk", build / "rootdk"
+    binding = build / "src" / "_binding.abi3.so"  # not there where Python's headers were not
+    if binding.exists():
+        yield "rootdk/_binding.abi3.so", binding
 
 
 def dynamic_section(file):

@@ -1,6 +1,5 @@
 // rootdk attention: one attention call on the tensors of a file, forward, backward and statistics.
 
-#include <CLI/CLI.hpp>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -10,6 +9,7 @@
 
 #include "core/check.h"
 #include "models/safetensors.h"
+#include "tools/arguments.h"
 #include "tools/attention_case.h"
 #include "tools/commands.h"
 #include "tools/options.h"
@@ -203,8 +203,8 @@ void run_attention(const AttentionOptions& options) {
 
 }  // namespace
 
-void add_attention_command(CLI::App& program) {
-  CLI::App* verb = program.add_subcommand("attention", "Run one attention call on the tensors of a file");
+void add_attention_command(Command& program) {
+  Command* verb = program.add_subcommand("attention", "Run one attention call on the tensors of a file");
   verb->alias("attend");  // its name in version 0.1
   verb->footer("Backward runs where the file has grad_out. docs/command-line.md describes the format of the file.");
   auto options = std::make_shared<AttentionOptions>();

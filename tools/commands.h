@@ -3,23 +3,21 @@
 // The verbs of the command line. Each lives in a file of its own and adds itself to the program: its options, its help,
 // and the function that runs it. A verb throws rootdk::Error; main() prints the message.
 
-namespace CLI {
-class App;
-}
-
 namespace rootdk::tools {
 
-void add_tour_command(CLI::App& program);
-void add_attention_command(CLI::App& program);
-void add_explain_command(CLI::App& program);
-void add_bench_command(CLI::App& program);
-void add_forward_command(CLI::App& program);
-void add_generate_command(CLI::App& program);
-void add_quantize_command(CLI::App& program);
-void add_embed_command(CLI::App& program);
-void add_train_command(CLI::App& program);
-void add_inspect_command(CLI::App& program);
-void add_lab_command(CLI::App& program);
-void add_version_command(CLI::App& program);
+class Command;
+
+void add_tour_command(Command& program);
+void add_attention_command(Command& program);
+void add_explain_command(Command& program);
+void add_bench_command(Command& program);
+void add_forward_command(Command& program);
+void add_generate_command(Command& program);
+void add_quantize_command(Command& program);
+void add_embed_command(Command& program);
+void add_train_command(Command& program);
+void add_inspect_command(Command& program);
+void add_lab_command(Command& program);
+void add_version_command(Command& program);
 
 }  // namespace rootdk::tools

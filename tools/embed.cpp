@@ -1,6 +1,5 @@
 // rootdk embed MODEL --text FILE: a vector for each line of a text.
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -9,6 +8,7 @@
 #include "core/check.h"
 #include "models/builtin.h"
 #include "models/embed.h"
+#include "tools/arguments.h"
 #include "tools/commands.h"
 #include "tools/options.h"
 #include "tools/text_file.h"
@@ -64,8 +64,8 @@ void run_embed(const EmbedVerb& options) {
 
 }  // namespace
 
-void add_embed_command(CLI::App& program) {
-  CLI::App* verb = program.add_subcommand("embed", "A vector for each line of a text, from an encoder");
+void add_embed_command(Command& program) {
+  Command* verb = program.add_subcommand("embed", "A vector for each line of a text, from an encoder");
   auto options = std::make_shared<EmbedVerb>();
   verb->add_option("MODEL", options->model, "Folder with config.json, model.safetensors and tokenizer.json")
       ->required();
@@ -73,8 +73,7 @@ void add_embed_command(CLI::App& program) {
   verb->add_option("--out", options->out, "safetensors to write; else lines of JSON are printed")->type_name("FILE");
   verb->add_option("--pooling", options->pooling,
                    "Over all tokens, or the first (default: what 1_Pooling/config.json says, or mean)")
-      ->check(CLI::IsMember({"mean", "cls"}).description(""))
-      ->type_name("mean|cls");
+      ->one_of({"mean", "cls"});
   verb->add_flag("--raw", options->raw, "Leave the length of the vectors as it is (default: 1)");
   add_weights_option(*verb, options->weights, "Make the weights smaller as they are loaded");
   add_threads_option(*verb, options->threads);

@@ -1,11 +1,11 @@
 // rootdk explain: which implementation a call would use here, and why not the others.
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <deque>
 #include <nlohmann/json.hpp>
 
 #include "core/check.h"
+#include "tools/arguments.h"
 #include "tools/attention_case.h"
 #include "tools/commands.h"
 #include "tools/options.h"
@@ -28,7 +28,7 @@ struct ExplainOptions {
   ExecutionOptions execution;
 };
 
-// The views of a call that is only asked about. Nobody reads the elements of such a call, except lengths and starts:
+// The views of a call that is only asked about. Its elements are not read, except lengths and starts:
 // those are real, the others are shapes over a few bytes, so that a question about a million keys takes no memory.
 class Question {
  public:
@@ -214,12 +214,9 @@ void run_explain(const ExplainOptions& options) {
   answer(Question(input, *memory));
 }
 
-void add_shape_options(CLI::App& verb, ExplainOptions& o) {
+void add_shape_options(Command& verb, ExplainOptions& o) {
   const auto size = [&](const char* name, std::int64_t& value, const char* help) {
-    verb.add_option(name, value, help)
-        ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40).description(""))
-        ->type_name("N")
-        ->group("Shape");
+    verb.add_option(name, value, help)->between(0, std::int64_t{1} << 40)->type_name("N")->group("Shape");
   };
   size("--batch", o.batch, "Sequences (default: 1)");
   size("--heads", o.heads, "Query heads (default: 8)");
@@ -230,17 +227,16 @@ void add_shape_options(CLI::App& verb, ExplainOptions& o) {
   size("--value-dim", o.value_dim, "Size of a value (default: as a key)");
 }
 
-void add_feature_options(CLI::App& verb, ExplainOptions& o) {
+void add_feature_options(Command& verb, ExplainOptions& o) {
   const auto flag = [&](const char* name, bool& value, const char* help) {
     verb.add_flag(name, value, help)->group("Features");
   };
-  verb.add_option("--score", o.score, "How a query and a key become a number (default: dot)")
-      ->check(CLI::IsMember({"dot", "cosine", "additive"}).description(""))
-      ->type_name("dot|cosine|additive")
+  verb.add_option("--score", o.score, "The score of a query and a key (default: dot)")
+      ->one_of({"dot", "cosine", "additive"})
       ->group("Features");
   verb.add_option("--softcap", o.softcap, "Cap of the scaled score")->type_name("X")->group("Features");
   verb.add_option("--dropout", o.dropout, "Probability that a weight is dropped")->type_name("P")->group("Features");
-  flag("--causal", o.causal, "Keys up to the query's own position");
+  flag("--causal", o.causal, "Keys up to the query's position");
   verb.add_option("--window-left", o.window_left, "Keys kept to the left (-1: all)")->type_name("N")->group("Features");
   verb.add_option("--window-right", o.window_right, "Keys kept to the right (-1: all)")
       ->type_name("N")
@@ -261,8 +257,8 @@ void add_feature_options(CLI::App& verb, ExplainOptions& o) {
 
 }  // namespace
 
-void add_explain_command(CLI::App& program) {
-  CLI::App* verb =
+void add_explain_command(Command& program) {
+  Command* verb =
       program.add_subcommand("explain", "Say which implementation a call would use here, and why not the others");
   auto options = std::make_shared<ExplainOptions>();
   verb->add_option("case", options->case_path, "Take the call from a file instead of the options")

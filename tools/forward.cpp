@@ -1,6 +1,5 @@
 // rootdk forward MODEL: one forward pass of a checkpoint on token ids from a file.
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -9,6 +8,7 @@
 #include "models/builtin.h"
 #include "models/checkpoint.h"
 #include "models/token_ids.h"
+#include "tools/arguments.h"
 #include "tools/commands.h"
 #include "tools/options.h"
 
@@ -83,8 +83,8 @@ void run_forward(const ForwardVerb& options) {
 
 }  // namespace
 
-void add_forward_command(CLI::App& program) {
-  CLI::App* verb = program.add_subcommand("forward", "Run a checkpoint on token ids: logits and attention weights");
+void add_forward_command(Command& program) {
+  Command* verb = program.add_subcommand("forward", "Run a checkpoint on token ids: logits and attention weights");
   auto options = std::make_shared<ForwardVerb>();
   verb->add_option("MODEL", options->model, "Folder with config.json and model.safetensors; or builtin")->required();
   verb->add_option("--inputs", options->inputs,

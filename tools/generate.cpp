@@ -1,6 +1,5 @@
 // rootdk generate MODEL: text from a checkpoint, token by token.
 
-#include <CLI/CLI.hpp>
 #include <cmath>
 #include <cstdio>
 #include <memory>
@@ -10,6 +9,7 @@
 #include "core/check.h"
 #include "models/beam.h"
 #include "models/stop_strings.h"
+#include "tools/arguments.h"
 #include "tools/commands.h"
 #include "tools/generate.h"
 #include "tools/options.h"
@@ -170,15 +170,15 @@ void run_generate(const GenerateVerb& options) {
 
 }  // namespace
 
-void add_generate_command(CLI::App& program) {
-  CLI::App* verb = program.add_subcommand("generate", "Continue a text with a checkpoint, token by token");
+void add_generate_command(Command& program) {
+  Command* verb = program.add_subcommand("generate", "Continue a text with a checkpoint, token by token");
   auto options = std::make_shared<GenerateVerb>();
   verb->add_option("MODEL", options->model, "Folder with config.json, model.safetensors and tokenizer.json; or builtin")
       ->required();
-  CLI::Option* prompt = verb->add_option("--prompt", options->prompt, "Text to continue")->type_name("TEXT");
-  CLI::Option* ids =
+  Option* prompt = verb->add_option("--prompt", options->prompt, "Text to continue")->type_name("TEXT");
+  Option* ids =
       add_numbers_option(*verb, "--ids", options->ids, "Token ids to continue, instead of text")->excludes(prompt);
-  CLI::Option* prompts =
+  Option* prompts =
       verb->add_option("--prompts", options->prompts,
                        "Many at once: a line of JSON each, a text or {\"prompt\": ...} or {\"ids\": [...]}")
           ->excludes(prompt)
@@ -187,12 +187,12 @@ void add_generate_command(CLI::App& program) {
   verb->add_flag("--stream", options->stream, "With --prompts: a line for each token as it comes")->needs(prompts);
   verb->add_option("--batch", options->batch, "With --prompts: sequences under way at the same time")
       ->needs(prompts)
-      ->check(CLI::Range(1, 4096).description(""))
-      ->capture_default_str()
+      ->between(1, 4096)
+      ->show_default()
       ->type_name("N");
-  verb->add_option("--max-new", options->max_new, "Tokens to add at most")->capture_default_str()->type_name("N");
-  CLI::Option* greedy = verb->add_flag("--greedy", options->greedy,
-                                       "Always the likeliest token (the default unless a sampling option is given)");
+  verb->add_option("--max-new", options->max_new, "Tokens to add at most")->show_default()->type_name("N");
+  Option* greedy = verb->add_flag("--greedy", options->greedy,
+                                  "Always the likeliest token (the default unless a sampling option is given)");
   verb->add_option("--temperature", options->temperature, "Sample with this temperature")
       ->excludes(greedy)
       ->type_name("T");
@@ -210,31 +210,30 @@ void add_generate_command(CLI::App& program) {
       ->type_name("X");
   verb->add_option("--stop", options->stop, "End before this text; may be given several times")->type_name("TEXT");
   add_seed_option(*verb, options->seed, "Of the sampling");
-  CLI::Option* draft =
+  Option* draft =
       verb->add_option("--draft", options->draft, "A small model of the same vocabulary that proposes tokens")
           ->excludes(prompts)
           ->type_name("MODEL");
   verb->add_option("--draft-tokens", options->draft_tokens, "Tokens that it proposes at once")
       ->needs(draft)
-      ->capture_default_str()
+      ->show_default()
       ->type_name("N");
-  CLI::Option* beams = verb->add_option("--beams", options->beams, "Beam search over so many continuations")
-                           ->excludes(prompts)
-                           ->excludes(draft)
-                           ->check(CLI::Range(1, 1024).description(""))
-                           ->type_name("N");
+  Option* beams = verb->add_option("--beams", options->beams, "Beam search over so many continuations")
+                      ->excludes(prompts)
+                      ->excludes(draft)
+                      ->between(1, 1024)
+                      ->type_name("N");
   verb->add_option("--length-penalty", options->length_penalty, "Of beam search: log probability over length^X")
       ->needs(beams)
-      ->capture_default_str()
+      ->show_default()
       ->type_name("X");
   add_weights_option(*verb, options->weights, "Make the weights smaller as they are loaded");
-  CLI::Option* no_cache =
-      verb->add_flag("--no-cache", options->no_cache, "Compute the whole sequence anew for each token");
+  Option* no_cache = verb->add_flag("--no-cache", options->no_cache, "Compute the whole sequence anew for each token");
   add_cache_option(*verb, options->cache_type)->excludes(no_cache);
   no_cache->excludes(prompts)->excludes(draft)->excludes(beams);
-  CLI::Option* stop_at_end =
+  Option* stop_at_end =
       verb->add_flag("--stop-at-end", options->stop_at_end, "End at the model's end token (the default with --prompt)");
-  verb->add_flag("--ignore-end", options->ignore_end, "Go on behind the model's end token (the default with --ids)")
+  verb->add_flag("--ignore-end", options->ignore_end, "Continue past the model's end token (the default with --ids)")
       ->excludes(stop_at_end);
   verb->add_flag("--stats", options->stats, "Speed over position, and each layer's max logit and entropy");
   add_threads_option(*verb, options->threads);

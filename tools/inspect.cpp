@@ -1,6 +1,5 @@
 // rootdk inspect MODEL: what every head of a checkpoint does on a text.
 
-#include <CLI/CLI.hpp>
 #include <cmath>
 #include <cstdio>
 #include <memory>
@@ -10,6 +9,7 @@
 #include "lab/inspect/json.h"
 #include "lab/inspect/page.h"
 #include "models/write_text.h"
+#include "tools/arguments.h"
 #include "tools/commands.h"
 #include "tools/options.h"
 #include "tools/terminal.h"
@@ -115,18 +115,18 @@ void run_inspect(const InspectVerb& options) {
 
 }  // namespace
 
-void add_inspect_command(CLI::App& program) {
-  CLI::App* verb = program.add_subcommand("inspect", "What every head of a checkpoint does on a text");
+void add_inspect_command(Command& program) {
+  Command* verb = program.add_subcommand("inspect", "What every head of a checkpoint does on a text");
   auto options = std::make_shared<InspectVerb>();
   verb->add_option("MODEL", options->model, "Folder with config.json, model.safetensors and tokenizer.json; or builtin")
       ->required();
-  CLI::Option* prompt = verb->add_option("--prompt", options->prompt, "The text to read")->type_name("TEXT");
-  verb->add_option("--text", options->text, "A file with the text to read")->type_name("FILE");
-  add_numbers_option(*verb, "--ids", options->ids, "Token ids to read, instead of text");
+  Option* prompt = verb->add_option("--prompt", options->prompt, "The text")->type_name("TEXT");
+  verb->add_option("--text", options->text, "A file with the text")->type_name("FILE");
+  add_numbers_option(*verb, "--ids", options->ids, "Token ids instead of a text");
   add_numbers_option(*verb, "--layers", options->layers, "Only these layers")->type_name("0,1");
   add_numbers_option(*verb, "--heads", options->heads, "Only these heads")->type_name("0,1");
-  verb->add_option("--compare", options->other_model, "Another checkpoint, set beside this one")->type_name("MODEL");
-  verb->add_option("--compare-prompt", options->other_prompt, "Another text, set beside this one")->type_name("TEXT");
+  verb->add_option("--compare", options->other_model, "Another checkpoint to compare with")->type_name("MODEL");
+  verb->add_option("--compare-prompt", options->other_prompt, "Another text to compare with")->type_name("TEXT");
   add_threads_option(*verb, options->threads);
   verb->add_option("--report", options->report, "Write one self-contained HTML page here")->type_name("FILE");
   verb->add_flag("--json", options->json, "Print JSON");

@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <atomic>
 #include <cmath>
 #include <cstdio>
@@ -13,6 +12,7 @@
 #include "lab/report/page.h"
 #include "lab/run.h"
 #include "models/write_text.h"
+#include "tools/arguments.h"
 #include "tools/commands.h"
 #include "tools/heap.h"
 #include "tools/options.h"
@@ -132,11 +132,11 @@ void run_lab(const LabOptions& options) {
 
 }  // namespace
 
-void add_lab_command(CLI::App& program) {
+void add_lab_command(Command& program) {
   auto options = std::make_shared<LabOptions>();
-  CLI::App* verb = program.add_subcommand("lab", "The claims about attention, measured on this machine");
+  Command* verb = program.add_subcommand("lab", "The claims about attention, measured on this machine");
   add_numbers_option(*verb, "--only", options->only, "Measure these claims alone, by number");
-  add_seed_option(*verb, options->seed, "Of every random number; the same seed gives the same findings");
+  add_seed_option(*verb, options->seed, "Seed of every random number; the same seed gives the same findings");
   verb->add_flag("--quick", options->quick, "Fewer samples: under a minute");
   verb->add_option("--report", options->report, "Write one self-contained HTML page here")->type_name("FILE");
   verb->add_flag("--json", options->json, "Print JSON");

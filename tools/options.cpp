@@ -1,37 +1,45 @@
 #include "tools/options.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
-#include <map>
 
 #include "core/check.h"
+#include "tools/arguments.h"
 
 namespace rootdk::tools {
 namespace {
 
-std::string refuse_negative(const std::string& entry) {
-  return entry.find('-') == std::string::npos ? "" : entry + " must not be negative";
+// CLI11 would take a number beyond 64 bits as the largest.
+std::string refuse_seed(const std::string& entry) {
+  if (entry.find('-') != std::string::npos) return entry + " must not be negative";
+  std::uint64_t seed = 0;
+  const auto [rest, error] = std::from_chars(entry.data(), entry.data() + entry.size(), seed);
+  return error == std::errc::result_out_of_range ? entry + " is over 18446744073709551615, the largest seed" : "";
 }
 
+// What is wrong with the numbers; "": nothing.
 template <class Number>
-Number parse_number(const std::string& option, const std::string& entry) {
-  Number number{};
-  const char* end = entry.data() + entry.size();
-  const auto [rest, error] = std::from_chars(entry.data(), end, number);
-  if (entry.empty()) throw CLI::ValidationError(option, "a number is missing");
-  if (error != std::errc() || rest != end) throw CLI::ValidationError(option, "'" + entry + "' is no number for it");
-  return number;
+std::string parse_numbers(const std::string& text, std::vector<Number>& numbers) {
+  numbers.clear();
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t comma = std::min(text.find(',', begin), text.size());
+    const std::string entry = text.substr(begin, comma - begin);
+    if (entry.empty()) return "a number is missing";
+    Number number{};
+    const char* end = entry.data() + entry.size();
+    const auto [rest, error] = std::from_chars(entry.data(), end, number);
+    if (error != std::errc() || rest != end) return "'" + entry + "' is no number for it";
+    numbers.push_back(number);
+    begin = comma + 1;
+  }
+  return "";
 }
 
 }  // namespace
 
-void ExecutionOptions::add_to(CLI::App& verb) {
+void ExecutionOptions::add_to(Command& verb) {
   verb.add_option("--target", target, "Force an implementation by name (see rootdk explain)")->type_name("NAME");
-  verb.add_option("--device", device, "Where to compute")
-      ->check(CLI::IsMember({"cpu", "cuda"}).description(""))
-      ->type_name("cpu|cuda")
-      ->capture_default_str();
+  verb.add_option("--device", device, "Where to compute")->one_of({"cpu", "cuda"})->show_default();
   add_threads_option(verb, threads, "Threads on the CPU (default: ROOTDK_THREADS, or all)");
 }
 
@@ -40,35 +48,26 @@ Execution ExecutionOptions::execution() const {
 }
 
 template <class Number>
-CLI::Option* add_numbers_option(CLI::App& verb, const std::string& name, std::vector<Number>& numbers,
-                                const std::string& help) {
+Option* add_numbers_option(Command& verb, const std::string& name, std::vector<Number>& numbers,
+                           const std::string& help) {
   // Not CLI11's own lists: they skip entries that are missing.
-  const auto read = [name, &numbers](const std::string& text) {
-    numbers.clear();
-    for (std::size_t begin = 0; begin <= text.size();) {
-      const std::size_t end = std::min(text.find(',', begin), text.size());
-      numbers.push_back(parse_number<Number>(name, text.substr(begin, end - begin)));
-      begin = end + 1;
-    }
-  };
-  return verb.add_option_function<std::string>(name, read, help)->type_name("1,2,3");
+  const auto read = [&numbers](const std::string& text) { return parse_numbers(text, numbers); };
+  return verb.add_text(name, read, help)->type_name("1,2,3");
 }
 
-template CLI::Option* add_numbers_option(CLI::App&, const std::string&, std::vector<std::int32_t>&, const std::string&);
-template CLI::Option* add_numbers_option(CLI::App&, const std::string&, std::vector<std::int64_t>&, const std::string&);
+template Option* add_numbers_option(Command&, const std::string&, std::vector<std::int32_t>&, const std::string&);
+template Option* add_numbers_option(Command&, const std::string&, std::vector<std::int64_t>&, const std::string&);
 
-void add_threads_option(CLI::App& verb, int& threads, const std::string& help) {
-  verb.add_option("--threads", threads, help)->check(CLI::Range(1, 4096).description(""))->type_name("N");
+void add_threads_option(Command& verb, int& threads, const std::string& help) {
+  verb.add_option("--threads", threads, help)->between(1, 4096)->type_name("N");
 }
 
-void add_seed_option(CLI::App& verb, std::uint64_t& seed, const std::string& help) {
-  verb.add_option("--seed", seed, help)->check(refuse_negative)->capture_default_str()->type_name("N");
+void add_seed_option(Command& verb, std::uint64_t& seed, const std::string& help) {
+  verb.add_option("--seed", seed, help)->check(refuse_seed)->show_default()->type_name("N");
 }
 
-void add_dtype_option(CLI::App& verb, std::string& dtype, const std::string& help) {
-  verb.add_option("--dtype", dtype, help)
-      ->check(CLI::IsMember({"f32", "bf16", "f16", "f64"}).description(""))
-      ->type_name("f32|bf16|f16|f64");
+void add_dtype_option(Command& verb, std::string& dtype, const std::string& help) {
+  verb.add_option("--dtype", dtype, help)->one_of({"f32", "bf16", "f16", "f64"});
 }
 
 std::optional<DType> parse_dtype(const std::string& name) {
@@ -79,24 +78,16 @@ std::optional<DType> parse_dtype(const std::string& name) {
   return std::nullopt;
 }
 
-CLI::Option* add_cache_option(CLI::App& verb, std::optional<DType>& type) {
-  static const std::map<std::string, DType> kTypes = {
-      {"f32", DType::f32}, {"bf16", DType::bf16}, {"f16", DType::f16}, {"int8", DType::i8}, {"e4m3", DType::f8e4m3}};
-  return verb
-      .add_option_function<std::string>(
-          "--cache", [&type](const std::string& name) { type = kTypes.at(name); },
-          "Type of the keys and values that are kept (default: that of the checkpoint's weights)")
-      ->check(CLI::IsMember({"f32", "bf16", "f16", "int8", "e4m3"}).description(""))
-      ->type_name("f32|bf16|f16|int8|e4m3");
+Option* add_cache_option(Command& verb, std::optional<DType>& type) {
+  return verb.add_choice<std::optional<DType>>(
+      "--cache", type,
+      {{"f32", DType::f32}, {"bf16", DType::bf16}, {"f16", DType::f16}, {"int8", DType::i8}, {"e4m3", DType::f8e4m3}},
+      "Type of the keys and values that are kept (default: that of the checkpoint's weights)");
 }
 
-CLI::Option* add_weights_option(CLI::App& verb, std::optional<WeightFormat>& weights, const std::string& help) {
-  return verb
-      .add_option_function<std::string>(
-          "--weights",
-          [&weights](const std::string& name) { weights = name == "int8" ? WeightFormat::i8 : WeightFormat::i4; }, help)
-      ->check(CLI::IsMember({"int8", "int4"}).description(""))
-      ->type_name("int8|int4");
+Option* add_weights_option(Command& verb, std::optional<WeightFormat>& weights, const std::string& help) {
+  return verb.add_choice<std::optional<WeightFormat>>("--weights", weights,
+                                                      {{"int8", WeightFormat::i8}, {"int4", WeightFormat::i4}}, help);
 }
 
 void require_known_target(const Explanation& explanation, const std::string& target) {

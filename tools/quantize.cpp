@@ -1,11 +1,11 @@
 // rootdk quantize MODEL --out DIR: a checkpoint with int8 or int4 weights.
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 
 #include "models/builtin.h"
 #include "models/quantised_checkpoint.h"
+#include "tools/arguments.h"
 #include "tools/commands.h"
 #include "tools/options.h"
 
@@ -27,8 +27,8 @@ void run_quantize(const QuantizeVerb& options) {
 
 }  // namespace
 
-void add_quantize_command(CLI::App& program) {
-  CLI::App* verb = program.add_subcommand("quantize", "Write a checkpoint with int8 or int4 weights");
+void add_quantize_command(Command& program) {
+  Command* verb = program.add_subcommand("quantize", "Write a checkpoint with int8 or int4 weights");
   auto options = std::make_shared<QuantizeVerb>();
   verb->add_option("MODEL", options->model, "Folder with config.json and model.safetensors; or builtin")->required();
   verb->add_option("--out", options->out, "Folder to write")->required()->type_name("DIR");

@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -14,7 +13,8 @@
 #include "core/check.h"
 #include "models/train.h"
 #include "models/train_settings.h"
-#include "models/write_text.h"
+#include "models/training_folder.h"
+#include "tools/arguments.h"
 #include "tools/commands.h"
 #include "tools/heap.h"
 #include "tools/options.h"
@@ -32,14 +32,6 @@ struct TrainVerb {
   std::string given_settings;  // options on the command line that --resume does not read
 };
 
-// Before the first step, not after the last: a folder that cannot be written would cost the whole training.
-void prepare_folder(const std::filesystem::path& folder) {
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  require(!error, folder.string(), ": the folder cannot be made: ", error.message());
-  require_writable(Trainer::state_file(folder));
-}
-
 // One line: on a terminal it stays in place, in a log each one stands.
 void print_progress(const StepReport& report, std::int64_t steps, double tokens_per_second) {
   const bool terminal = isatty(STDERR_FILENO) == 1;
@@ -53,10 +45,19 @@ void print_progress(const StepReport& report, std::int64_t steps, double tokens_
   std::fflush(stderr);
 }
 
+std::string validation_text(double loss) {
+  if (std::isnan(loss)) return "no validation: the text's last part is shorter than a context";
+  char text[64];
+  std::snprintf(text, sizeof text, "validation loss %.4f", loss);
+  return text;
+}
+
 void run_train(const TrainVerb& options) {
   keep_freed_memory();
   const std::string text = read_text_file(options.text);
   const std::optional<DType> dtype = parse_dtype(options.save_dtype);
+  // From the first moment: two trainings into one folder would each replace the other's files.
+  const TrainingFolder folder(options.out);
   require(options.resume || !Trainer::has_state(options.out), options.out,
           " holds a training: --resume goes on with it; to begin anew, name another folder or empty this one");
   if (options.resume && !options.given_settings.empty()) {
@@ -66,7 +67,6 @@ void run_train(const TrainVerb& options) {
   Executor* executor = options.threads > 0 ? &shared_executor(options.threads) : nullptr;
   Trainer trainer =
       options.resume ? Trainer::resume(options.out, text, executor) : Trainer(options.settings, text, executor);
-  prepare_folder(options.out);
   const std::int64_t steps = trainer.settings().steps, begun_at = trainer.steps_done();
   require(options.stop_after >= 0, "train: --stop-after ", options.stop_after, " must not be negative");
   const std::int64_t last = options.stop_after > 0 ? std::min(steps, begun_at + options.stop_after) : steps;
@@ -105,84 +105,85 @@ void run_train(const TrainVerb& options) {
         {"entropy", report.entropy}};
     std::puts(result.dump(2).c_str());
   } else if (begun_at == last) {
-    std::printf("no steps left to train: %lld of %lld are done; validation loss %.4f; written to %s\n",
-                static_cast<long long>(begun_at), static_cast<long long>(steps), validation, options.out.c_str());
+    std::printf("no steps left to train: %lld of %lld are done; %s; written to %s\n", static_cast<long long>(begun_at),
+                static_cast<long long>(steps), validation_text(validation).c_str(), options.out.c_str());
   } else {
-    std::printf("trained %lld steps in %.1f s; loss %.4f, validation loss %.4f; written to %s\n",
-                static_cast<long long>(trainer.steps_done() - begun_at), seconds, report.loss, validation,
-                options.out.c_str());
+    std::printf("trained %lld steps in %.1f s; loss %.4f, %s; written to %s\n",
+                static_cast<long long>(trainer.steps_done() - begun_at), seconds, report.loss,
+                validation_text(validation).c_str(), options.out.c_str());
   }
 }
 
-void add_model_options(CLI::App& verb, TrainVerb& options) {
+void add_model_options(Command& verb, TrainVerb& options) {
   LanguageModelConfig& model = options.settings.model;
   verb.add_option("--tokenizer", options.settings.tokenizer, "char, or bpe trained on the text")
-      ->check(CLI::IsMember({"char", "bpe"}))
-      ->capture_default_str();
+      ->one_of({"char", "bpe"})
+      ->show_default();
   verb.add_option("--vocab", model.vocab_size, "Vocabulary of the bpe tokenizer")->type_name("N");
-  verb.add_option("--d-model", model.d_model, "Width of the model")->capture_default_str()->type_name("N");
-  verb.add_option("--layers", model.layers, "Blocks")->capture_default_str()->type_name("N");
-  verb.add_option("--heads", model.heads, "Query heads of a block")->capture_default_str()->type_name("N");
+  verb.add_option("--d-model", model.d_model, "Width of the model")->show_default()->type_name("N");
+  verb.add_option("--layers", model.layers, "Number of blocks")->show_default()->type_name("N");
+  verb.add_option("--heads", model.heads, "Query heads of a block")->show_default()->type_name("N");
   verb.add_option("--kv-heads", model.kv_heads, "Key heads (default: as many as heads)")->type_name("N");
   verb.add_option("--d-ff", model.d_ff, "Width of the feed-forward (default: 8/3 of d-model)")->type_name("N");
-  verb.add_option("--context", model.context, "Tokens of a sequence")->capture_default_str()->type_name("N");
+  verb.add_option("--context", model.context, "Tokens of a sequence")->show_default()->type_name("N");
   verb.add_option("--position", model.position_encoding, "Position encoding")
-      ->check(CLI::IsMember({"sinusoidal", "learned", "rope", "alibi", "none"}))
-      ->capture_default_str();
-  verb.add_option("--scale", model.scale, "Factor on the scores")
-      ->check(CLI::IsMember({"none", "1/d", "1/sqrt(d)"}))
-      ->capture_default_str();
+      ->one_of({"sinusoidal", "learned", "rope", "alibi", "none"})
+      ->show_default();
+  verb.add_option("--scale", model.scale, "Factor on the scores")->one_of({"none", "1/d", "1/sqrt(d)"})->show_default();
   verb.add_flag("--qk-norm", model.qk_norm, "Normalise queries and keys");
   verb.add_option("--softcap", model.softcap, "Cap on the scores; 0: none")->type_name("C");
 }
 
-void add_training_options(CLI::App& verb, TrainVerb& options) {
+void add_training_options(Command& verb, TrainVerb& options) {
   TrainSettings& settings = options.settings;
-  verb.add_option("--batch", settings.batch, "Sequences a step")->capture_default_str()->type_name("N");
-  verb.add_option("--steps", settings.steps, "Steps of the optimiser")->capture_default_str()->type_name("N");
-  verb.add_option("--lr", settings.learning_rate, "Peak learning rate")->capture_default_str()->type_name("X");
-  verb.add_option("--warmup", settings.warmup_steps, "Steps of linear warm-up")->capture_default_str()->type_name("N");
+  verb.add_option("--batch", settings.batch, "Sequences a step")->show_default()->type_name("N");
+  verb.add_option("--steps", settings.steps, "Steps of the optimiser")->show_default()->type_name("N");
+  verb.add_option("--lr", settings.learning_rate, "Peak learning rate")->show_default()->type_name("X");
+  verb.add_option("--warmup", settings.warmup_steps, "Steps of linear warm-up")->show_default()->type_name("N");
   verb.add_option("--schedule", options.schedule, "Learning rate after the warm-up")
-      ->check(CLI::IsMember({"constant", "linear", "cosine", "inverse_sqrt"}))
-      ->capture_default_str();
-  verb.add_option("--weight-decay", settings.adam.weight_decay, "Of AdamW")->capture_default_str()->type_name("X");
-  verb.add_option("--clip", settings.clip, "Largest gradient norm; 0: none")->capture_default_str()->type_name("X");
+      ->one_of({"constant", "linear", "cosine", "inverse_sqrt"})
+      ->show_default();
+  verb.add_option("--weight-decay", settings.adam.weight_decay, "Weight decay of AdamW")
+      ->show_default()
+      ->type_name("X");
+  verb.add_option("--clip", settings.clip, "Largest gradient norm; 0: none")->show_default()->type_name("X");
   verb.add_option("--qk-clip", settings.qk_clip, "Largest logit before projections are shrunk; 0: off")->type_name("X");
-  verb.add_option("--dropout", settings.dropout, "Probability, in every block")->capture_default_str()->type_name("P");
-  add_seed_option(verb, settings.seed, "Of weights, order and dropout");
+  verb.add_option("--dropout", settings.dropout, "Probability, in every block")->show_default()->type_name("P");
+  add_seed_option(verb, settings.seed, "Seed of weights, order and dropout");
 }
 
 }  // namespace
 
-void add_train_command(CLI::App& program) {
-  CLI::App* verb = program.add_subcommand("train", "Train a small language model on a text");
+void add_train_command(Command& program) {
+  Command* verb = program.add_subcommand("train", "Train a small language model on a text");
   auto options = std::make_shared<TrainVerb>();
   options->settings.model.vocab_size = 512;
   verb->add_option("--text", options->text, "Text to learn")->required()->type_name("FILE");
   verb->add_option("--out", options->out, "Folder for checkpoints and the model")->required()->type_name("DIR");
-  const std::size_t before = verb->get_options().size();
+  const std::size_t before = verb->options().size();
   add_model_options(*verb, *options);
   add_training_options(*verb, *options);
-  const std::vector<CLI::Option*> all = verb->get_options();
-  const std::vector<CLI::Option*> settings(all.begin() + static_cast<std::ptrdiff_t>(before), all.end());
-  verb->add_flag("--resume", options->resume, "Continue from DIR with the settings it began with");
-  verb->add_option("--stop-after", options->stop_after, "End this run after N steps; --resume goes on")->type_name("N");
-  verb->add_option("--log-every", options->log_every, "Steps between two lines of progress")
-      ->check(CLI::Range(std::int64_t{1}, std::numeric_limits<std::int64_t>::max()).description(""))
-      ->capture_default_str()
+  const std::vector<const Option*> all = verb->options();
+  const std::vector<const Option*> settings(all.begin() + static_cast<std::ptrdiff_t>(before), all.end());
+  verb->add_flag("--resume", options->resume, "Continue from DIR with its saved settings");
+  verb->add_option("--stop-after", options->stop_after, "End this run after N steps; --resume continues")
       ->type_name("N");
-  verb->add_option("--save-every", options->save_every, "Steps between two savings of the state")
-      ->check(CLI::Range(std::int64_t{1}, std::numeric_limits<std::int64_t>::max()).description(""))
-      ->capture_default_str()
+  verb->add_option("--log-every", options->log_every, "Steps between two lines of progress")
+      ->between(1, std::numeric_limits<std::int64_t>::max())
+      ->show_default()
+      ->type_name("N");
+  verb->add_option("--save-every", options->save_every, "Steps between two checkpoints of the state")
+      ->between(1, std::numeric_limits<std::int64_t>::max())
+      ->show_default()
       ->type_name("N");
   verb->add_option("--save-dtype", options->save_dtype, "Element type of model.safetensors")
-      ->check(CLI::IsMember({"f32", "bf16", "f16"}))
-      ->capture_default_str();
+      ->one_of({"f32", "bf16", "f16"})
+      ->show_default();
   add_threads_option(*verb, options->threads);
   verb->add_flag("--json", options->json, "Print JSON at the end");
   verb->callback([options, settings] {
-    for (const CLI::Option* setting : settings) {
-      if (setting->count() > 0) options->given_settings += " " + setting->get_name();
+    for (const Option* setting : settings) {
+      if (setting->count() > 0) options->given_settings += " " + setting->name();
     }
     options->settings.schedule = schedule_named(options->schedule);
     run_train(*options);

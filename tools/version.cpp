@@ -1,12 +1,12 @@
 #include "rootdk/version.h"
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "rootdk/attention.h"
+#include "tools/arguments.h"
 #include "tools/commands.h"
 
 namespace rootdk::tools {
@@ -44,8 +44,8 @@ void print_version(bool json) {
 
 }  // namespace
 
-void add_version_command(CLI::App& program) {
-  CLI::App* verb = program.add_subcommand("version", "Print the version and what this build can run");
+void add_version_command(Command& program) {
+  Command* verb = program.add_subcommand("version", "Print the version and what this build can run");
   auto json = std::make_shared<bool>(false);
   verb->add_flag("--json", *json, "Print JSON");
   verb->callback([json] { print_version(*json); });

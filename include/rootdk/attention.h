@@ -62,7 +62,7 @@ struct LogitParams {
   std::int64_t relative_zero = 0;    // the entry of distance 0
   ConstTensorView alibi_slopes{};    // [heads]: adds -slope |position - j|
 
-  ConstTensorView sinks{};  // [heads]: one more logit in the denominator, with no value behind it
+  ConstTensorView sinks{};  // [heads]: one more logit in the denominator, with no value
 };
 
 // Which rows the statistics cover. AttentionStats says where they go.
@@ -78,7 +78,7 @@ struct AttentionParams {
   Score score = Score::dot;
   LogitParams logits{};
 
-  // Masks. Query i stands at key position i + (kv_len - q_len). A position is kept when every mask given keeps it.
+  // Masks. Query i has key position i + (kv_len - q_len). A position is kept when every mask given keeps it.
   bool causal = false;             // keeps j <= position of i
   std::int64_t window_left = -1;   // keeps j >= position - window_left;  -1: no limit
   std::int64_t window_right = -1;  // keeps j <= position + window_right; -1: no limit
@@ -135,7 +135,7 @@ struct CudaExecution {
   std::size_t workspace_bytes = 0;
 };
 
-// How and where a call runs; never changes what it computes. A call uses `target` and the part of its own device.
+// How and where a call runs; never changes what it computes. A call uses `target` and the part of its device.
 struct Execution {
   std::string_view target = {};  // force an implementation by name; empty: ROOTDK_TARGET, else the first that accepts
   CpuExecution cpu{};

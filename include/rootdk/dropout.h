@@ -27,7 +27,7 @@ constexpr PhiloxWords philox4x32_10(PhiloxWords counter, std::uint64_t seed) {
   return counter;
 }
 
-// The dropout rule of one call. Each weight gets a 16-bit lane; it is dropped when the lane is below `threshold`, and
+// The dropout rule of one call. Each weight gets a 16-bit number; it is dropped when that is below `threshold`, and
 // kept weights are multiplied by `keep_scale`, the exact inverse of the share that is kept.
 struct DropoutRule {
   std::uint64_t seed = 0;
@@ -40,12 +40,12 @@ struct DropoutRule {
     return {seed, threshold, static_cast<float>(65536.0 / (65536.0 - threshold))};
   }
 
-  // Eight keys share one Philox block: lane j % 8 of the block with the counter (j / 8, i, head, batch), low half
+  // Eight keys share one Philox block: number j % 8 of the block with the counter (j / 8, i, head, batch), low half
   // first. For packed sequences batch is the number of the sequence, and i and j count inside it.
   constexpr bool keeps(std::uint32_t batch, std::uint32_t head, std::uint32_t i, std::uint32_t j) const {
     const PhiloxWords words = philox4x32_10({j / 8, i, head, batch}, seed);
-    const std::uint32_t lane = (words[(j % 8) / 2] >> (16 * (j % 2))) & 0xffffu;
-    return lane >= threshold;
+    const std::uint32_t number = (words[(j % 8) / 2] >> (16 * (j % 2))) & 0xffffu;
+    return number >= threshold;
   }
 };
 

@@ -121,7 +121,7 @@ struct Float8E4M3 {
   constexpr explicit operator float() const {
     const std::uint32_t magnitude = bits & 0x7fu, sign = static_cast<std::uint32_t>(bits & 0x80u) << 24;
     if (magnitude == 0x7fu) return std::bit_cast<float>(sign | 0x7fc00000u);
-    // The bits stand where a float has them, with an exponent that is 120 too small, subnormals included.
+    // The bits are where a float has them; the exponent is then 120 too small, also for subnormals.
     return std::bit_cast<float>(sign | magnitude << 20) * 0x1p120f;
   }
 

@@ -109,6 +109,7 @@ class ROOTDK_API KvCache {
   void trim(SequenceId sequence, std::int64_t length);
   // Keeps the first keep_first tokens (attention sinks) and the last keep_last. The tokens between are never attended
   // to again, and pages that hold nothing else are freed; positions stay what they were. A contiguous cache frees none.
+  // A sequence has one gap: an eviction whose tokens do not touch those evicted before is an error, and loses nothing.
   void evict(SequenceId sequence, std::int64_t keep_first, std::int64_t keep_last);
 
   // The page that holds a position of the sequence; throws where the position was evicted or never written.
@@ -127,7 +128,7 @@ class ROOTDK_API KvCache {
 struct KvStep {
   SequenceId sequence = SequenceId::none;
   std::int64_t tokens = 1;
-  // Where the first of them stands. append: the length of the sequence, and anything else is an error. attend: any
+  // Position of the first of them. append: the length of the sequence, and anything else is an error. attend: any
   // position that has been appended. -1: the end, so that the last row of attend is the last token of the sequence.
   std::int64_t position = -1;
 };

@@ -13,6 +13,12 @@
 extern "C" {
 #endif
 
+/* Asked a few times a second, on the thread that called, while a model computes. Not 0: the call ends with an error
+ * that says that it was interrupted; so does every later call on the same generation. Null, as at first: never asked.
+ */
+typedef int32_t (*rootdk_interrupt_check)(void);
+ROOTDK_API void rootdk_on_interrupt(rootdk_interrupt_check check);
+
 typedef struct rootdk_model rootdk_model;
 
 /* A folder in the transformers layout, or "builtin": the small model that comes with the project. */

@@ -1,7 +1,7 @@
 #pragma once
 
 // Positional encodings. Those that are added to the input (sinusoidal, learned), those that rotate q and k (RoPE), and
-// those that enter the logits (T5 buckets, ALiBi slopes, Transformer-XL): each a function of its own.
+// those that enter the logits (T5 buckets, ALiBi slopes, Transformer-XL): one function each.
 // Tensors are f32, bf16, f16 or f64 and may be strided; computation is in double. CPU only.
 
 #include <cstdint>
@@ -99,7 +99,7 @@ ROOTDK_API void alibi_slopes(TensorView out);
 // Transformer-XL: logit(i, j) = ((q_i + u) . k_j + (q_i + v) . r_{i - j}) scale. Pass q + u as the query, and this
 // second term, already scaled, as the bias. q [batch, heads, q_len, head_dim]; v_bias [heads, head_dim]; r [heads,
 // distances, head_dim], the projected encodings, where entry t belongs to distance t - zero; bias [batch, heads, q_len,
-// kv_len]. Distances outside r give 0. Query i stands at key position i + (kv_len - q_len).
+// kv_len]. Distances outside r give 0. Query i has key position i + (kv_len - q_len).
 struct TransformerXlParams {
   double scale = 1.0;
   std::int64_t zero = 0;

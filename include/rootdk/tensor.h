@@ -27,7 +27,7 @@ struct Device {
 inline constexpr int kMaxRank = 6;
 
 // A view of memory that somebody else owns: pointer, element type, device, shape and strides (in elements, any sign
-// the memory allows; 0 repeats a dimension). A default-constructed view is undefined and stands for "not given".
+// the memory allows; 0 repeats a dimension). A default-constructed view is undefined and means "not given".
 // TensorView may be written through, ConstTensorView only read; the first converts to the second.
 template <class Void>
 struct ROOTDK_API BasicTensorView {

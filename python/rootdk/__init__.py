@@ -1,4 +1,4 @@
-"""rootdk: scaled dot-product attention, exact and fused, that tells what happened inside the softmax.
+"""rootdk: scaled dot-product attention, exact and fused, with statistics of its softmax.
 
     >>> import numpy as np, rootdk
     >>> q = k = v = np.random.default_rng(0).standard_normal((1, 4, 128, 64), dtype=np.float32)
@@ -45,7 +45,7 @@ __version__: str = _version().decode()
 
 
 def __getattr__(name: str) -> "_types.ModuleType":
-    """rootdk.torch and rootdk.huggingface are there without an import of their own; what they need is imported then."""
+    """rootdk.torch and rootdk.huggingface need no import; their dependencies are imported on first use."""
     if name in ("torch", "huggingface"):
         return _importlib.import_module("." + name, __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -53,7 +53,7 @@ TENSOR_SLOTS = 40
 
 
 class Place:
-    """Where a struct lies in every arena, behind the tensors, and how it is written there."""
+    """The offset of a struct in every arena, after the tensors, and how it is written there."""
 
     _end = TENSOR_SLOTS * TENSOR_SIZE
     __slots__ = ("offset", "size", "_pack_into")
@@ -64,7 +64,7 @@ class Place:
         Place._end += pack.size
 
     def write(self, arena: "Arena", *fields: Any) -> int:
-        """Writes the fields behind struct_size, and gives the address of the struct."""
+        """Writes the fields after struct_size and returns the address of the struct."""
         self._pack_into(arena.memory, self.offset, self.size, *fields)
         return arena.base + self.offset
 
@@ -75,7 +75,7 @@ ATTEND_PARAMS, ATTEND_STATS, KV_CONFIG = Place(AttendParams), Place(AttendStats)
 
 
 class Arena:
-    """The memory of one call's structs, at a fixed address: slots for tensors, then one place for each struct."""
+    """The memory of one call's structs, at a fixed address: descriptions of tensors, then the structs."""
 
     __slots__ = ("memory", "base")
 
@@ -144,6 +144,7 @@ attention_workspace = _status_function("attention_workspace_on", *[_pointer] * 8
 attention_backward_workspace = _status_function("attention_backward_workspace_on", *[_pointer] * 6)
 explain = _function("explain", ctypes.c_char_p, [_pointer] * 7)
 explain_backward = _function("explain_backward", ctypes.c_char_p, [_pointer] * 5)
+execution_init = _function("execution_init", None, [ctypes.POINTER(Execution)])
 attention_params_init = _function("attention_params_init", None, [ctypes.POINTER(AttentionParams)])
 merge_states = _status_function("merge_states", *[_pointer] * 4)
 dropout_keeps = _function("dropout_keeps", _int32, [_double, ctypes.c_uint64] + [ctypes.c_uint32] * 4)

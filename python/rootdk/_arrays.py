@@ -9,7 +9,7 @@ import inspect
 import sys
 from typing import Any, Callable, Dict, Optional, Sequence, Tuple, TypeVar
 
-from . import _buffer, _structs
+from . import _buffer, _fast, _structs
 from ._abi import PACK_TENSOR
 from ._buffer import Buffer
 from ._structs import ARRAY_TYPES, DTYPE_SIZES
@@ -92,6 +92,7 @@ class NumpyKind(Kind):
             "int8": _structs.I8,
         }
         self._codes: Dict[Any, int] = {numpy.dtype(name): code for name, code in types.items()}
+        _fast.learn_numpy(numpy)
         self._types = {code: dtype for dtype, code in self._codes.items()}
 
     def owns(self, x: Any) -> bool:
@@ -157,12 +158,18 @@ class TorchKind(Kind):
             torch.int8: _structs.I8,
         }
         self._types = {code: dtype for dtype, code in self._codes.items()}
-        self._plain = (torch.Tensor, torch.nn.Parameter)
+        _fast.learn_torch(torch, {_structs.DTYPE_NAMES[code]: dtype for dtype, code in self._codes.items()})
+        self.plain = (torch.Tensor, torch.nn.Parameter)
         # Private to PyTorch: where a version has no such name, nothing is noticed.
         self._forward_ad = torch.autograd.forward_ad
         self._tracing_state = getattr(torch._C, "_get_tracing_state", lambda: None)
+        global is_compiling
         compiler = getattr(torch, "compiler", None)
-        self._is_compiling: Callable[[], bool] = getattr(compiler, "is_compiling", lambda: False)
+        is_compiling = getattr(compiler, "is_compiling", _never)
+        self._is_compiling = is_compiling
+        self._dispatch_modes: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
+        functorch = getattr(torch._C, "_functorch", None)
+        self._transform: Callable[[], Any] = getattr(functorch, "peek_interpreter_stack", lambda: None)
 
     def owns(self, x: Any) -> bool:
         return isinstance(x, self.torch.Tensor)
@@ -212,7 +219,9 @@ class TorchKind(Kind):
         return bool(x.is_cuda)
 
     def needs_operator(self, q: Any, k: Any, v: Any, tensors: Optional[Dict[str, Any]]) -> bool:
-        if self._is_compiling() or type(q) not in self._plain:  # subclasses see what they are used for
+        if self._is_compiling() or self._transform() is not None or self._dispatch_modes():
+            return True
+        if not (q.is_cpu or q.is_cuda) or self._is_subclass(q) or self._is_subclass(k) or self._is_subclass(v):
             return True
         # Autograd tells that there is no forward derivative.
         if getattr(self._forward_ad, "_current_level", -1) >= 0:
@@ -220,10 +229,16 @@ class TorchKind(Kind):
         if self._tracing_state() is not None:
             raise RuntimeError("rootdk: torch.jit.trace would record the memory of the result alone; use torch.compile")
         # Arrays of another kind need none, and are refused with a message later.
-        if not (q.requires_grad or getattr(k, "requires_grad", False) or getattr(v, "requires_grad", False)):
-            if not tensors or not any(getattr(x, "requires_grad", False) for x in tensors.values()):
-                return False
-        return bool(self.torch.is_grad_enabled())
+        needed = q.requires_grad or getattr(k, "requires_grad", False) or getattr(v, "requires_grad", False)
+        for x in tensors.values() if tensors else ():
+            if self._is_subclass(x):
+                return True
+            needed = needed or getattr(x, "requires_grad", False)
+        return bool(needed and self.torch.is_grad_enabled())
+
+    def _is_subclass(self, x: Any) -> bool:
+        """Whether x is a tensor that sees what it is used for."""
+        return type(x) not in self.plain and isinstance(x, self.torch.Tensor)
 
     def wants_gradient(self, x: Any) -> bool:
         return bool(x.requires_grad and self.torch.is_grad_enabled())
@@ -285,6 +300,8 @@ def native_kind(x: Any) -> Optional[Kind]:
         kind = _numpy_kind = _numpy_kind or NumpyKind(numpy)
     elif torch is not None and isinstance(x, torch.Tensor):
         kind = _torch_kind = _torch_kind or TorchKind(torch)
+        if type(x) not in kind.plain:
+            return kind
     else:
         return None
     return _kinds.setdefault(type(x), kind)
@@ -372,16 +389,36 @@ def _to_numpy(result: Any) -> Any:
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def takes_any_array(function: Function) -> Function:
-    """Lets a function of native arrays take foreign ones: the first argument decides what comes back."""
+def _never() -> bool:
+    return False
+
+
+# Whether torch.compile follows the call, which must then stay in Python. PyTorch's own function once it is there.
+is_compiling: Callable[[], bool] = _never
+
+
+def takes_any_array(function: Function, fast: Optional[Callable[..., Any]] = None) -> Function:
+    """Lets a function of native arrays take foreign ones: the first argument decides what comes back. `fast` is asked
+    first; it takes the arguments as they are, and gives NotImplemented where they are not for it."""
 
     names = tuple(inspect.signature(function).parameters)
     name_of_first = names[0]
 
     @functools.wraps(function)
     def call(*given_in_order: Any, **named: Any) -> Any:
+        if fast is not None and not is_compiling():
+            result = fast(given_in_order, named)
+            if result is not NotImplemented:
+                return result
         first = given_in_order[0] if given_in_order else named.get(name_of_first)
-        if type(first) in _kinds or not _is_foreign(first):
+        if type(first) in _kinds:
+            return function(*given_in_order, **named)
+        if hasattr(type(first), "__torch_function__"):  # a subclass of Tensor, or what torch.fx traces with
+            overrides = sys.modules["torch"].overrides
+            arguments = (*given_in_order, *named.values())
+            if overrides.has_torch_function(arguments):
+                return overrides.handle_torch_function(call, arguments, *given_in_order, **named)
+        if not _is_foreign(first):
             return function(*given_in_order, **named)
         export = _exporter(first)
         given: Dict[int, Any] = {}  # the view of each object, so that out= comes back as the object itself

@@ -1,11 +1,12 @@
 """attention, attention_backward, explain and merge_states over NumPy arrays, PyTorch tensors and anything like them."""
 
 import ctypes
+import functools
 import json
 import operator
 from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
-from . import _abi, _structs
+from . import _abi, _fast, _structs
 from ._abi import give_arena, take_arena
 from ._arrays import Kind, kind_of, require_kind, small_code, takes_any_array
 from ._cuda import run_on_stream
@@ -31,7 +32,7 @@ def _new_output(kind: Kind, q: Any, v: Any) -> Any:
 
 
 def _new_stats(request: Optional[StatsRequest], kind: Kind, q: Any, k: Any) -> Optional[Dict[str, Any]]:
-    if request is None or not len(q.shape) == len(k.shape) == 4:
+    if request is None or request.is_empty or not len(q.shape) == len(k.shape) == 4:
         return None
     return request.allocate(kind, q, k)
 
@@ -46,7 +47,7 @@ def run_c(
     target: Optional[str],
     threads: Optional[int],
 ) -> None:
-    """Calls a function of the C ABI where q lies. `workspace` is the function that tells how much scratch it wants."""
+    """Calls a function of the C ABI on the device of q. `workspace` is the function that returns its scratch memory in bytes."""
     if not kind.is_cuda(q):
         status = function(*arguments, write_execution(arena, target, threads))
     else:
@@ -95,7 +96,7 @@ def run_forward(
         give_arena(arena)
 
 
-@takes_any_array
+@functools.partial(takes_any_array, fast=_fast.binding and _fast.binding.attention)
 @spells_out(ATTENTION)
 def attention(
     q: Any,
@@ -118,7 +119,7 @@ def attention(
     multiple of kv_heads. Nothing is copied, and the result is of the kind that q is.
 
     What shapes the operation:
-      causal        keeps keys up to the query; query i stands at key i + (kv_len - q_len)
+      causal        keeps keys up to the query; query i has position i + (kv_len - q_len)
       window        how far a query sees: a number of keys to each side, or (left, right) with None for no limit
       scale         None: 1/sqrt(head_dim); a number; "none"; "inverse_head_dim"
       temperature   divides the logits; softcap c turns x into c tanh(x / c)

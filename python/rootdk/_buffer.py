@@ -102,7 +102,7 @@ class Buffer:
         return f"rootdk.Buffer({self.dtype} {list(self.shape)})"
 
     def __reduce__(self) -> Tuple[Any, ...]:
-        """Copies and pickles have memory of their own."""
+        """Copies and pickles own their memory."""
         memory = self.memoryview() if 0 not in self.shape else b""
         return _filled, (self.shape, self.code, bytes(memory))
 
@@ -243,7 +243,7 @@ def _capsule_dies(
     name: bytes = _CAPSULE_NAME,
     exported: Dict[int, Any] = _exported,
 ) -> None:
-    if is_valid(capsule, name):  # nobody took the tensor over
+    if is_valid(capsule, name):  # no consumer took the tensor over
         exported.pop(pointer(capsule, name), None)
 
 

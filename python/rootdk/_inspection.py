@@ -14,7 +14,7 @@ from ._tables import html_table, layer_maps, text_table
 
 
 class HeadProfile(NamedTuple):
-    """One head of one layer; docs/lab.md says where each number comes from. NaN where a question does not arise."""
+    """One head of one layer; docs/lab.md says where each number comes from. NaN where a number is not defined."""
 
     stack: str  # "self"; of an encoder-decoder model also "encoder" and "cross"
     layer: int
@@ -78,7 +78,7 @@ class Inspection:
         ]
 
     def to_dict(self) -> Dict[str, Any]:
-        """Everything as plain lists and numbers, None where a question does not arise: what `rootdk inspect --json`
+        """Everything as plain lists and numbers, None where a number is not defined: what `rootdk inspect --json`
         prints, with each key's mass for texts of up to 1024 tokens."""
         return json.loads(json.dumps(self._json))  # type: ignore[no-any-return]
 
@@ -149,8 +149,8 @@ class Inspection:
         return "\n".join([self._title(), *text_table(_COLUMNS, self._lines())])
 
     def plot(self, path: Union[None, str, Path] = None, *, maps: bool = False) -> "_svg.Svg":
-        """A picture as SVG text, which a notebook shows, written to `path` where one is given: by layer and head how
-        many keys are read, saturation, sink mass and distance; or with maps=True the weights of every head."""
+        """A picture as SVG text, which a notebook shows, written to `path` where one is given: by layer and head the
+        effective keys, saturation, sink mass and distance; or with maps=True the weights of every head."""
         if path is not None and Path(path).suffix != ".svg":
             raise ValueError(f"plot: the picture is SVG, and {path} does not end in .svg")
         if maps:
@@ -184,7 +184,7 @@ def inspect(
     threads: Optional[int] = None,
 ) -> Inspection:
     """What every head of a model does on a text: entropy, effective keys, largest logit, saturation, sink mass,
-    distance, and a label with the rule behind it. `model` is what load() gives or takes, `text` a text or token ids;
+    distance, and a label with its rule. `model` is what load() gives or takes, `text` a text or token ids;
     layers and heads choose some. Memory grows with the length of the text, not with its square.
 
         >>> inspection = rootdk.inspect("builtin", "To be, or not to be")

@@ -1,8 +1,10 @@
 """KvCache: keys and values kept between calls, and attention of new tokens over them."""
 
 import ctypes
+import os
 import threading
-from typing import TYPE_CHECKING, Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple, Union
+import weakref
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import _abi, _structs
 from ._abi import give_arena, take_arena
@@ -52,6 +54,30 @@ def _dtype_code(dtype: Any) -> int:
     return choice(_DTYPE_NAMES.get(name, name), _DTYPES, "dtype")
 
 
+_caches: "weakref.WeakSet[KvCache]" = weakref.WeakSet()
+_one_fork = threading.Lock()  # held by the thread that forks, with the locks of these caches
+_forking: List["KvCache"] = []
+
+
+def _before_fork() -> None:
+    """Waits for calls that are under way in other threads: the child has none of these, and would find a cache whose
+    tables are half changed, and locked for ever."""
+    _one_fork.acquire()
+    for cache in list(_caches):
+        cache._lock.acquire()
+        _forking.append(cache)
+
+
+def _after_fork() -> None:
+    while _forking:
+        _forking.pop()._lock.release()
+    _one_fork.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
+
+
 class KvCache:
     """Keys and values of many sequences, in one type, for `layers` layers.
 
@@ -92,6 +118,7 @@ class KvCache:
             setattr(config, name, whole(size, name))
         self.value_dim = value_dim or head_dim
         self._lock = threading.Lock()
+        _caches.add(self)
         storage = _Storage(config, device)
         handle = ctypes.c_void_p()
         _abi.check(_abi.kv_cache_create(ctypes.addressof(config), ctypes.byref(handle)))
@@ -138,8 +165,9 @@ class KvCache:
         **options: "Unpack[AttendOptions]",
     ) -> Any:
         """Attention of q [1, heads, tokens, head_dim] over what the cache holds; the rows of the sequences follow one
-        another, and `steps` is as in append, with the last tokens of a sequence unless (sequence, rows, position) says
-        where the first stands. A query at position i reads the keys up to i that were not evicted.
+        another, and `steps` is as in append, the rows being the last tokens of a sequence unless (sequence, rows,
+        position) gives the position of the first. A query at position i attends to the keys up to i that were not
+        evicted.
 
           layer               which layer's keys and values
           window              how many keys before its own a query sees; None: no limit

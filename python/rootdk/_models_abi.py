@@ -10,9 +10,10 @@ from typing import Any, Callable, List
 
 from . import _abi
 from ._exit_gate import gate
+from ._interrupts import interrupts
 from ._structs import double, int32, int64, pointer, size
 
-_text = ctypes.POINTER(pointer)  # receives the address of a text, whose size stands beside it
+_text = ctypes.POINTER(pointer)  # receives the address of a text; the next argument is its size
 _ids = ctypes.POINTER(int32)
 
 
@@ -95,6 +96,7 @@ class Functions:
             raise ImportError(
                 f"rootdk: models need oneDNN and ICU beside {self.path} (Debian 12: libdnnl2 and libicu72): {error}"
             ) from None
+        interrupts.install(self._function("on_interrupt", None, [interrupts.check_type]))
         handle = ctypes.POINTER(pointer)
         tensors = [pointer] * 5
         self.model_load = self._function("model_load", int32, [ctypes.c_char_p, handle])
@@ -139,7 +141,7 @@ class Functions:
         return _abi.typed_function(self._library, self.path, name, result, arguments)
 
     def _computing(self, name: str, result: Any, arguments: List[Any]) -> Callable[..., Any]:
-        return gate.through(self._function(name, result, arguments))
+        return gate.through(interrupts.through(self._function(name, result, arguments)))
 
     def text(self, function: Callable[..., int], *arguments: Any) -> str:
         """What a function hands out as (text, bytes)."""

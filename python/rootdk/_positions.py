@@ -38,7 +38,7 @@ class RopeParams(NamedTuple):
 
 
 def _positions(kind: Kind, positions: Any, like: Any) -> Any:
-    """[batch, len]; a list or one row stands for every batch."""
+    """[batch, len]; a list or one row applies to every batch entry."""
     if positions is None:
         return None
     if isinstance(positions, (list, tuple, range)):

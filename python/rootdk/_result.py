@@ -8,7 +8,7 @@ from . import _buffer, _svg
 from ._tables import html_table, text_table
 
 STATS = ("lse", "max_logit", "max_weight", "entropy", "sum_p2", "column_mass", "pooled_map", "weights", "weight_rows")
-_SATURATED = 0.9  # a row whose sum of squared weights is above this reads one key
+_SATURATED = 0.9  # a row whose sum of squared weights is above this attends to one key
 
 
 SUMMARY_COLUMNS = (
@@ -25,7 +25,7 @@ class HeadSummary(NamedTuple):
     for."""
 
     head: int
-    effective_keys: float  # exp of the mean entropy: how many keys a row reads
+    effective_keys: float  # exp of the mean entropy: about how many keys a row attends to
     max_logit: float
     mean_max_weight: float
     saturated: float  # the share of rows that read one key
@@ -129,7 +129,7 @@ class AttentionResult:
 
     def plot(self, path: Union[None, str, Path] = None, *, batch: int = 0) -> "_svg.Svg":
         """A picture with one panel a head: the pooled map (map_size), else the exact weights, else how many keys each
-        row reads. Gives SVG text, which a notebook shows, and writes it to `path`. Other endings than .svg, such as
+        row attends to. Gives SVG text, which a notebook shows, and writes it to `path`. Other endings than .svg, such as
         .png and .pdf, are written through matplotlib, where it is installed."""
         if not self._has_picture():
             raise ValueError("plot: the result has no pooled_map, weights or entropy (ask attention for map_size=64)")
@@ -166,7 +166,7 @@ class AttentionResult:
             curves = self._curves(batch)
             top = max((x for values in curves for x in values if math.isfinite(x)), default=1.0)
             pictures = [_svg.curve(values, top) for values in curves]
-            note = f"how many keys each query reads (exp of the entropy), 0 to {top:.1f}"
+            note = f"how many keys each query attends to (e^entropy), 0 to {top:.1f}"
         labels = [f"head {head}" for head in range(len(pictures))]
         if self.entropy is not None:
             labels = [

@@ -1,4 +1,4 @@
-"""Where the description of each tensor lies in an arena, and how it is written there."""
+"""The offset of each tensor's description in an arena, and how it is written there."""
 
 from typing import Any, Dict
 
@@ -50,6 +50,7 @@ def write_tensor(arena: Arena, kind: Kind, slot: str, x: Any, name: str, rank: i
 
 
 def write_output(arena: Arena, kind: Kind, slot: str, x: Any, name: str) -> int:
+    require_kind(kind, x, name)
     if not kind.writable(x):
         raise ValueError(f"rootdk: {name} is read-only")
     return write_tensor(arena, kind, slot, x, name)

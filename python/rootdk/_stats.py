@@ -50,6 +50,10 @@ class StatsRequest(NamedTuple):
             raise ValueError(f"rootdk: map_size is {map_size!r}, expected numbers from 1 on")
         return cls(names, map_sides, weights if wants_weights else False, whole(stride, "stats_stride"))
 
+    @property
+    def is_empty(self) -> bool:
+        return not self.names and self.map_size is None and self.weights is False
+
     def allocate(self, kind: Kind, q: Any, k: Any) -> Dict[str, Any]:
         """The arrays that the call fills, by name; weight_rows among them where rows are chosen."""
         batch, heads, q_len, _ = q.shape

@@ -49,7 +49,7 @@ def layer_maps(title: str, tables: Dict[str, List[List[float]]]) -> "_svg.Svg":
 
 
 def _range(rows: List[List[float]]) -> str:
-    """What the lightest and the darkest of a heat map stand for."""
+    """The values of the lightest and the darkest colour of a heat map."""
     numbers = [x for row in rows for x in row if x == x]
     ends = [f"{x:.2g}" if abs(x) < 100 else f"{x:.0f}" for x in (min(numbers), max(numbers))] if numbers else []
     return "…".join(ends)

@@ -31,7 +31,7 @@ class LayerHead(NamedTuple):
 
     layer: str  # the module's name in the model
     head: int
-    effective_keys: float  # exp of the mean entropy: how many keys a row reads
+    effective_keys: float  # exp of the mean entropy: about how many keys a row attends to
     max_logit: float
     mean_max_weight: float
     saturated: float  # the share of rows that read one key

@@ -60,7 +60,7 @@ inline Executor& executor_of(const Execution& execution) {
 inline Device device_of(const ForwardCall& call) { return call.q.device; }
 inline Device device_of(const BackwardCall& call) { return call.saved.q.device; }
 
-// How many blocks of block_mask lie over a length. A block may be as large as 64 bits hold.
+// How many blocks of block_mask cover a length. A block may be as large as 64 bits hold.
 constexpr std::int64_t blocks_over(std::int64_t length, std::int64_t block) {
   return length / block + (length % block != 0);
 }

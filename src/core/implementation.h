@@ -4,20 +4,36 @@
 // that accepts a call runs it.
 
 #include <cstddef>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "core/attention_call.h"
 
 namespace rootdk {
 
+// What an implementation answers to a call: a reason to refuse it, or everything it has chosen for it, ready to run.
+// Kernel and tile shape are chosen once, here; run() carries the choice.
+template <class Call>
+struct Answer {
+  std::string refusal = {};                   // why it cannot run the call here; empty: it can
+  std::size_t workspace_bytes = 0;            // device scratch memory that run() needs
+  std::function<void(const Call&)> run = {};  // takes the call that was asked about; trusts its input
+};
+
+// The answer of an implementation that has nothing to choose in advance.
+template <class Call>
+Answer<Call> accept_unless(std::string refusal, void (*run)(const Call&)) {
+  if (!refusal.empty()) return {.refusal = std::move(refusal)};
+  return {.run = run};
+}
+
 template <class Call>
 struct Implementation {
-  std::string_view name;                            // what ROOTDK_TARGET and --target say
-  std::string (*refuse)(const Call&) = nullptr;     // why it cannot run the call here; empty: it can
-  void (*run)(const Call&) = nullptr;               // trusts its input
-  std::size_t (*workspace)(const Call&) = nullptr;  // device scratch memory it wants; null: none
+  std::string_view name;  // what ROOTDK_TARGET and --target say
+  Answer<Call> (*answer)(const Call&) = nullptr;
 };
 
 using ForwardImplementation = Implementation<ForwardCall>;

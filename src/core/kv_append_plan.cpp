@@ -1,4 +1,4 @@
-// Which pages an append takes: first on paper, then in the books.
+// Which pages an append takes: a plan first, then the change of the metadata.
 
 #include <algorithm>
 #include <map>

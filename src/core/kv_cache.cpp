@@ -312,12 +312,17 @@ void KvCache::evict(SequenceId id, std::int64_t keep_first, std::int64_t keep_la
           " must not be negative");
   const std::int64_t length = sequence.shortest();
   std::int64_t begin = keep_first, end = length - std::min(keep_last, length);
-  const bool has_gap = sequence.gap_begin < sequence.gap_end;
-  require(!has_gap || keep_first <= sequence.gap_end, "evict: keep_first ", keep_first,
-          " is beyond the evicted positions ", sequence.gap_begin, " to ", sequence.gap_end, " of sequence ",
-          number(id), ": there is one gap a sequence");
-  if (has_gap) begin = std::min(begin, sequence.gap_begin), end = std::max(end, sequence.gap_end);
-  if (begin >= end) return;
+  if (begin >= end) return;  // everything is to be kept
+  if (sequence.gap_begin < sequence.gap_end) {
+    // Kernels skip one gap a sequence: a second one that does not touch it would lose the tokens between the two.
+    const std::int64_t lost_begin = std::min(end, sequence.gap_end), lost_end = std::max(begin, sequence.gap_begin);
+    require(lost_begin >= lost_end, "evict: keep_first ", keep_first, " and keep_last ", keep_last, " of ", length,
+            " tokens evict the positions ", begin, " to ", end, ", apart from those evicted before, ",
+            sequence.gap_begin, " to ", sequence.gap_end, " of sequence ", number(id),
+            ": there is one gap a sequence, and the tokens ", lost_begin, " to ", lost_end, " would be lost");
+    begin = std::min(begin, sequence.gap_begin);
+    end = std::max(end, sequence.gap_end);
+  }
   sequence.gap_begin = begin;
   sequence.gap_end = end;
   const std::int64_t size = s.config.page_size;

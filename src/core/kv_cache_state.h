@@ -1,7 +1,7 @@
 #pragma once
 
-// The books of a cache: which sequence holds which pages. Nothing here touches the memory behind the pages: what has to
-// be copied or written is handed to an implementation as an AppendCall (core/kv_call.h).
+// The metadata of a cache: which sequence holds which pages. Nothing here touches the memory behind the pages: what has
+// to be copied or written is handed to an implementation as an AppendCall (core/kv_call.h).
 
 #include <cstddef>
 #include <cstdint>
@@ -19,7 +19,7 @@ inline constexpr std::int32_t kEvictedPage = -1;
 // An id as messages show it.
 constexpr std::int64_t number(SequenceId id) { return static_cast<std::int64_t>(id); }
 
-// One slot of the table of sequences; slots are used again, with another generation in the id.
+// One entry of the table of sequences; entries are reused, with another generation in the id.
 struct KvSequence {
   bool open = false;
   std::int64_t generation = 0;
@@ -32,7 +32,7 @@ struct KvSequence {
   std::int64_t longest() const;
 };
 
-// A page that a sequence writes into while another holds it too: its first `tokens` tokens move to a page of its own.
+// A page that a sequence writes into while another holds it too: its first `tokens` tokens are copied to a new page.
 struct PageCopy {
   std::int32_t from = 0, to = 0;
   std::int64_t tokens = 0;
@@ -61,8 +61,8 @@ struct KvCacheState {
   void require_layer(std::string_view operation, std::int64_t layer) const;
 
   SequenceId open();
-  // A slot for the next sequence, with its lengths at zero; it stays free until it is taken. Taking it cannot fail, so
-  // that whatever a new sequence needs can be prepared before.
+  // A table entry for the next sequence, with its lengths at zero; it stays free until it is taken. Taking it cannot
+  // fail, so that whatever a new sequence needs can be prepared before.
   std::int32_t prepare_slot();
   SequenceId take_slot(std::int32_t slot) noexcept;
   void close(KvSequence& sequence);

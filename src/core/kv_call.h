@@ -38,7 +38,7 @@ struct KvShape {
   std::int64_t group() const { return heads / kv_heads; }  // query heads that share a key head
 };
 
-// One sequence of a call: rows [row, row + tokens) stand at position, position + 1, ...
+// One sequence of a call: rows [row, row + tokens) have the positions position, position + 1, ...
 struct KvSpan {
   std::int64_t row = 0, tokens = 0, position = 0;
   const std::int32_t* pages = nullptr;      // logical page -> page; kEvictedPage in the gap. On the host.
@@ -89,7 +89,7 @@ struct KeyGaps {
 KeyGaps key_gaps(const KvSpan& span, const AttendParams& params, std::int64_t position);
 
 // Validate the arguments (throwing rootdk::Error) and resolve them into a call. An append call has neither copies nor
-// page tables yet: commit_append_call changes the cache's books and fills them in.
+// page tables yet: commit_append_call changes the cache's metadata and fills them in.
 AppendCall make_append_call(KvCacheState& cache, ConstTensorView k, ConstTensorView v, std::span<const KvStep> steps,
                             const AppendParams& params, const Execution& execution);
 void commit_append_call(KvCacheState& cache, std::span<const KvStep> steps, AppendCall& call);

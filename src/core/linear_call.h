@@ -55,7 +55,7 @@ struct LinearCall {
 inline Device device_of(const LinearCall&) { return {}; }
 
 // Trusts its input. src/reference/linear.cpp says what it computes.
-void linear(const LinearCall& call);
+ROOTDK_API void linear(const LinearCall& call);
 
 using LinearImplementation = Implementation<LinearCall>;
 namespace reference {

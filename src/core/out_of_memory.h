@@ -18,7 +18,7 @@ class OutOfMemory : public std::bad_alloc {
   char message_[128];
 };
 
-// The message for the user; others than ours have none to speak of.
+// The message for the user; other bad_allocs carry no useful message.
 inline const char* message_of(const std::bad_alloc& error) {
   const auto* ours = dynamic_cast<const OutOfMemory*>(&error);
   return ours ? ours->what() : "out of memory";

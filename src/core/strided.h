@@ -23,6 +23,12 @@ class Strided {
   requires(sizeof...(Index) == Rank) T& operator()(Index... index) const {
     return data_[offset(std::make_index_sequence<Rank>{}, static_cast<std::int64_t>(index)...)];
   }
+  // The address alone, also where nothing is: an empty view has no element to refer to.
+  template <class... Index>
+  requires(sizeof...(Index) == Rank) T* at(Index... index) const {
+    const std::int64_t elements = offset(std::make_index_sequence<Rank>{}, static_cast<std::int64_t>(index)...);
+    return data_ ? data_ + elements : nullptr;
+  }
 
   T* data() const { return data_; }
   std::int64_t stride(std::size_t dimension) const { return strides_[dimension]; }

@@ -145,7 +145,7 @@ struct Pools {
 };
 
 // Never destroyed, as what immortal() makes. A fork copies the calling thread alone: in the child the parent's pools
-// have no threads, and nobody opens their locks. The child leaves them as they are, and begins with none.
+// have no threads, and their locks may stay locked. The child does not touch them, and begins with none.
 std::atomic<Pools*> all_pools{nullptr};
 
 Pools& this_process_pools() {

@@ -90,7 +90,7 @@ void store_plain(const Part& part, const From* from, std::int64_t offset) {
   });
 }
 
-// Token i of a span, every head of k and v.
+// Token i of a sequence's new tokens, every head of k and v.
 void append_token(const AppendCall& call, const KvSpan& span, std::int64_t i) {
   const KvShape& shape = call.shape;
   const std::int64_t position = span.position + i, page = span.pages[position / shape.page_size];

@@ -28,16 +28,16 @@ BackwardRun::BackwardRun(const BackwardCall& call, const BackwardTable& kernels,
       entropy_(row_values(call.saved.entropy)),
       grad_lse_(row_values(call.upstream.lse)),
       grad_entropy_(row_values(call.upstream.entropy)),
-      progress_(static_cast<std::size_t>(plan_.chunk_pairs * plan_.row_blocks)) {
-  for (int i = 0; i < plan_.slots; ++i) slots_.push_back(take_slot());
+      progress_(static_cast<std::size_t>(plan_.round_heads * plan_.row_blocks)) {
+  for (int i = 0; i < plan_.workers; ++i) workers_.push_back(take_worker());
   if (!plan_.two_sweeps) {
-    for (std::int64_t i = 0; i < plan_.chunk_pairs * plan_.key_blocks; ++i) key_blocks_.push_back(take_key_block());
+    for (std::int64_t i = 0; i < plan_.round_heads * plan_.key_blocks; ++i) key_blocks_.push_back(take_key_block());
   }
-  for (std::int64_t i = 0; i < plan_.chunk_pairs; ++i) pair_sums_.push_back(take_sums());
+  for (std::int64_t i = 0; i < plan_.round_heads; ++i) head_sums_.push_back(take_sums());
   prepare_parameters();
 }
 
-BackwardRun::Slot BackwardRun::take_slot() {
+BackwardRun::Worker BackwardRun::take_worker() {
   const BackwardSizes& sizes = plan_.sizes;
   const auto element = static_cast<std::size_t>(sizes.geometry.element_bytes);
   const int head_dim = static_cast<int>(call_.shape.head_dim), value_dim = static_cast<int>(call_.shape.value_dim);
@@ -47,21 +47,21 @@ BackwardRun::Slot BackwardRun::take_slot() {
   auto floats = [&](std::int64_t rows, std::int64_t columns) {
     return workspace_.take<float>(static_cast<std::size_t>(rows * columns));
   };
-  Slot slot;
-  slot.scratch = workspace_.take<std::byte>(kernels_.scratch_bytes(head_dim, value_dim));
-  slot.rows = workspace_.take<BackwardRow>(kBackwardRows);
-  slot.bias_sums = floats(kBackwardRows, 1);
-  slot.q_left = operand(kBackwardRows, sizes.depth);
-  slot.grad_out_left = operand(kBackwardRows, sizes.value_depth);
-  slot.q_rows = operand(sizes.query_rows, sizes.head_columns);
-  slot.grad_out_rows = operand(sizes.query_rows, sizes.value_columns);
-  slot.grad_q = floats(kBackwardRows, sizes.head_columns);
-  slot.sums = take_sums();
-  slot.additive = floats(sizes.group, sizes.additive_columns);
+  Worker worker;
+  worker.scratch = workspace_.take<std::byte>(kernels_.scratch_bytes(head_dim, value_dim));
+  worker.rows = workspace_.take<BackwardRow>(kBackwardRows);
+  worker.bias_sums = floats(kBackwardRows, 1);
+  worker.q_left = operand(kBackwardRows, sizes.depth);
+  worker.grad_out_left = operand(kBackwardRows, sizes.value_depth);
+  worker.q_rows = operand(sizes.query_rows, sizes.head_columns);
+  worker.grad_out_rows = operand(sizes.query_rows, sizes.value_columns);
+  worker.grad_q = floats(kBackwardRows, sizes.head_columns);
+  worker.sums = take_sums();
+  worker.additive = floats(sizes.group, sizes.additive_columns);
   const bool cosine = call_.params.score == Score::cosine;
-  slot.normalised = floats(cosine ? std::max(sizes.geometry.key_block, kBackwardRows) : 2, sizes.head_columns);
-  if (plan_.two_sweeps) slot.keys = take_key_block();
-  return slot;
+  worker.normalised = floats(cosine ? std::max(sizes.geometry.key_block, kBackwardRows) : 2, sizes.head_columns);
+  if (plan_.two_sweeps) worker.keys = take_key_block();
+  return worker;
 }
 
 BackwardRun::ParameterSums BackwardRun::take_sums() {
@@ -84,19 +84,19 @@ BackwardRun::KeyBlock BackwardRun::take_key_block() {
           .k_not_finite = workspace_.take<bool>(1)};
 }
 
-BackwardRun::Pair BackwardRun::pair(std::int64_t number, std::int64_t place) const {
+BackwardRun::BatchHead BackwardRun::batch_head(std::int64_t number, std::int64_t buffer) const {
   const std::int64_t sequence = number / call_.shape.kv_heads;
-  const SequenceSpan span = sequence_span(call_.shape, call_.params, sequence);
+  const SequenceSpan range = sequence_span(call_.shape, call_.params, sequence);
   return {.sequence = sequence,
           .kv_head = number % call_.shape.kv_heads,
-          .span = span,
-          .place = place,
-          .blocks = QueryBlocks(span.q_len * call_.shape.group(), plan_.sizes.geometry.rows)};
+          .range = range,
+          .buffer = buffer,
+          .blocks = QueryBlocks(range.q_len * call_.shape.group(), plan_.sizes.geometry.rows)};
 }
 
-std::int64_t BackwardRun::key_blocks(const Pair& pair) const {
+std::int64_t BackwardRun::key_blocks(const BatchHead& batch_head) const {
   const std::int64_t block = plan_.sizes.geometry.key_block;
-  return (pair.span.kv_len + block - 1) / block;
+  return (batch_head.range.kv_len + block - 1) / block;
 }
 
 void BackwardRun::run() {
@@ -104,32 +104,32 @@ void BackwardRun::run() {
   if (plan_.two_sweeps) {
     run_two_sweeps();
   } else {
-    for (std::int64_t first = 0; first < plan_.pairs; first += plan_.chunk_pairs) {
-      run_chunk(first, std::min(plan_.chunk_pairs, plan_.pairs - first));
+    for (std::int64_t first = 0; first < plan_.batch_heads; first += plan_.round_heads) {
+      run_round(first, std::min(plan_.round_heads, plan_.batch_heads - first));
     }
   }
   store_parameters();
 }
 
-void BackwardRun::run_chunk(std::int64_t first_pair, std::int64_t pairs) {
+void BackwardRun::run_round(std::int64_t first_head, std::int64_t batch_heads) {
   const std::int64_t blocks = plan_.key_blocks, row_blocks = plan_.row_blocks;
   auto key_block = [&](std::int64_t task) { return key_blocks_[static_cast<std::size_t>(task)]; };
-  spread(pairs * blocks, [&](Slot& slot, std::int64_t task) {
-    pack_keys(slot, pair(first_pair + task / blocks, task / blocks), task % blocks, key_block(task));
+  spread(batch_heads * blocks, [&](Worker& worker, std::int64_t task) {
+    pack_keys(worker, batch_head(first_head + task / blocks, task / blocks), task % blocks, key_block(task));
   });
   for (auto& progress : progress_) progress.store(0, std::memory_order_relaxed);
-  for (const ParameterSums& sums : pair_sums_) clear(sums);
-  // Pairs side by side, so that threads do not wait for each other; one after the other where they share a gradient.
-  spread(pairs * row_blocks, [&](Slot& slot, std::int64_t task) {
-    const std::int64_t place = plan_.chained ? task / row_blocks : task % pairs;
-    const std::int64_t block = plan_.chained ? task % row_blocks : task / pairs;
-    run_task(slot, pair(first_pair + place, place), block,
-             {.number = task, .before = task - (plan_.chained ? 1 : pairs)});
+  for (const ParameterSums& sums : head_sums_) clear(sums);
+  // Batch heads side by side, so that threads do not wait for each other; in sequence where they share a gradient.
+  spread(batch_heads * row_blocks, [&](Worker& worker, std::int64_t task) {
+    const std::int64_t buffer = plan_.chained ? task / row_blocks : task % batch_heads;
+    const std::int64_t block = plan_.chained ? task % row_blocks : task / batch_heads;
+    run_task(worker, batch_head(first_head + buffer, buffer), block,
+             {.number = task, .before = task - (plan_.chained ? 1 : batch_heads)});
   });
-  spread(pairs * blocks, [&](Slot& slot, std::int64_t task) {
-    store_keys(slot, pair(first_pair + task / blocks, task / blocks), task % blocks, key_block(task));
+  spread(batch_heads * blocks, [&](Worker& worker, std::int64_t task) {
+    store_keys(worker, batch_head(first_head + task / blocks, task / blocks), task % blocks, key_block(task));
   });
-  for (std::int64_t i = 0; i < pairs; ++i) add_pair_sums(pair(first_pair + i, i));
+  for (std::int64_t i = 0; i < batch_heads; ++i) add_head_sums(batch_head(first_head + i, i));
 }
 
 // A task that waits was handed out after the one it waits for, which therefore is at work on some thread or has ended.
@@ -141,19 +141,19 @@ void BackwardRun::wait_for(std::int64_t task, std::int64_t progress) const {
   }
 }
 
-void BackwardRun::run_task(Slot& slot, const Pair& pair, std::int64_t block, Turn turn) {
+void BackwardRun::run_task(Worker& worker, const BatchHead& batch_head, std::int64_t block, Turn turn) {
   auto& progress = progress_[static_cast<std::size_t>(turn.number)];
-  if (block < pair.blocks.count()) {
-    const QueryBlock queries = prepare(slot, pair, block, {});
-    for (std::int64_t b = 0; b < key_blocks(pair); ++b) {
+  if (block < batch_head.blocks.count()) {
+    const QueryBlock queries = prepare(worker, batch_head, block, {});
+    for (std::int64_t b = 0; b < key_blocks(batch_head); ++b) {
       wait_for(turn.before, b + 1);
-      const auto place = static_cast<std::size_t>(pair.place * plan_.key_blocks + b);
-      attend(slot, queries, pair, b, key_blocks_[place], {});
+      const auto buffer = static_cast<std::size_t>(batch_head.buffer * plan_.key_blocks + b);
+      attend(worker, queries, batch_head, b, key_blocks_[buffer], {});
       progress.store(b + 1, std::memory_order_release);
     }
-    store_queries(slot, queries, pair);
+    store_queries(worker, queries, batch_head);
     wait_for(turn.before, kDone);
-    add_task_sums(slot, queries, pair);
+    add_task_sums(worker, queries, batch_head);
   } else {
     wait_for(turn.before, kDone);
   }
@@ -162,39 +162,39 @@ void BackwardRun::run_task(Slot& slot, const Pair& pair, std::int64_t block, Tur
 
 void BackwardRun::run_two_sweeps() {
   const std::int64_t row_blocks = plan_.row_blocks;
-  for (std::int64_t number = 0; number < plan_.pairs; ++number) {
-    const Pair here = pair(number, 0);
-    spread(key_blocks(here), [&](Slot& slot, std::int64_t block) { sweep_keys(slot, here, block); });
+  for (std::int64_t number = 0; number < plan_.batch_heads; ++number) {
+    const BatchHead here = batch_head(number, 0);
+    spread(key_blocks(here), [&](Worker& worker, std::int64_t block) { sweep_keys(worker, here, block); });
     for (auto& progress : progress_) progress.store(0, std::memory_order_relaxed);
-    clear(pair_sums_[0]);
-    spread(row_blocks, [&](Slot& slot, std::int64_t block) { sweep_queries(slot, here, block); });
-    add_pair_sums(here);
+    clear(head_sums_[0]);
+    spread(row_blocks, [&](Worker& worker, std::int64_t block) { sweep_queries(worker, here, block); });
+    add_head_sums(here);
   }
 }
 
 // dk and dv of one block of keys, from all queries in order.
-void BackwardRun::sweep_keys(Slot& slot, const Pair& pair, std::int64_t block) {
+void BackwardRun::sweep_keys(Worker& worker, const BatchHead& batch_head, std::int64_t block) {
   constexpr Sweep kSweep{.keys = true, .queries = false};
-  pack_keys(slot, pair, block, slot.keys);
-  for (std::int64_t b = 0; b < pair.blocks.count(); ++b) {
-    attend(slot, prepare(slot, pair, b, kSweep), pair, block, slot.keys, kSweep);
+  pack_keys(worker, batch_head, block, worker.keys);
+  for (std::int64_t b = 0; b < batch_head.blocks.count(); ++b) {
+    attend(worker, prepare(worker, batch_head, b, kSweep), batch_head, block, worker.keys, kSweep);
   }
-  store_keys(slot, pair, block, slot.keys);
+  store_keys(worker, batch_head, block, worker.keys);
 }
 
 // dq of one block of queries, from all keys in order.
-void BackwardRun::sweep_queries(Slot& slot, const Pair& pair, std::int64_t block) {
+void BackwardRun::sweep_queries(Worker& worker, const BatchHead& batch_head, std::int64_t block) {
   constexpr Sweep kSweep{.keys = false, .queries = true};
-  if (block < pair.blocks.count()) {
-    const QueryBlock queries = prepare(slot, pair, block, kSweep);
-    for (std::int64_t b = 0; b < key_blocks(pair); ++b) {
+  if (block < batch_head.blocks.count()) {
+    const QueryBlock queries = prepare(worker, batch_head, block, kSweep);
+    for (std::int64_t b = 0; b < key_blocks(batch_head); ++b) {
       if (!meet(queries, b)) continue;
-      pack_keys(slot, pair, b, slot.keys);
-      attend(slot, queries, pair, b, slot.keys, kSweep);
+      pack_keys(worker, batch_head, b, worker.keys);
+      attend(worker, queries, batch_head, b, worker.keys, kSweep);
     }
-    store_queries(slot, queries, pair);
+    store_queries(worker, queries, batch_head);
     wait_for(block - 1, kDone);
-    add_task_sums(slot, queries, pair);
+    add_task_sums(worker, queries, batch_head);
   } else {
     wait_for(block - 1, kDone);
   }
@@ -207,8 +207,8 @@ bool BackwardRun::meet(const QueryBlock& queries, std::int64_t block) const {
 }
 
 // One tile: a block of queries meets a block of keys.
-void BackwardRun::attend(const Slot& slot, const QueryBlock& queries, const Pair& pair, std::int64_t block,
-                         const KeyBlock& keys, Sweep sweep) const {
+void BackwardRun::attend(const Worker& worker, const QueryBlock& queries, const BatchHead& batch_head,
+                         std::int64_t block, const KeyBlock& keys, Sweep sweep) const {
   if (!meet(queries, block)) return;
   const std::int64_t size = plan_.sizes.geometry.key_block, first = block * size;
   BackwardTile tile{.rule = &query_rows_.rule(),
@@ -220,14 +220,14 @@ void BackwardRun::attend(const Slot& slot, const QueryBlock& queries, const Pair
                     .entropy = static_cast<bool>(grad_entropy_),
                     .queries = queries.queries,
                     .keys = {.begin = first,
-                             .keys = static_cast<int>(std::min(size, pair.span.kv_visible - first)),
+                             .keys = static_cast<int>(std::min(size, batch_head.range.kv_visible - first)),
                              .k = keys.k,
                              .k_rows = keys.k_rows,
                              .v = keys.v,
                              .k_not_finite = *keys.k_not_finite,
                              .grad_k = nullptr,
                              .grad_v = nullptr},
-                    .scratch = slot.scratch};
+                    .scratch = worker.scratch};
   if (sweep.keys && call_.gradients.k.defined()) tile.keys.grad_k = keys.grad_k;
   if (sweep.keys && call_.gradients.v.defined()) tile.keys.grad_v = keys.grad_v;
   if (!sweep.queries || !call_.gradients.q.defined()) tile.queries.grad_q = nullptr;

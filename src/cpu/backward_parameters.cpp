@@ -63,17 +63,17 @@ void BackwardRun::clear_outputs() {
   fill_zero(bias_sums_);
 }
 
-// Pairs join the sums of the call in order.
-void BackwardRun::add_pair_sums(const Pair& pair) {
+// Adds the sums of a batch head to those of the call, in order.
+void BackwardRun::add_head_sums(const BatchHead& batch_head) {
   const BackwardSizes& sizes = plan_.sizes;
-  const ParameterSums& from = pair_sums_[static_cast<std::size_t>(pair.place)];
+  const ParameterSums& from = head_sums_[static_cast<std::size_t>(batch_head.buffer)];
   auto add = [](std::vector<double>& to, std::int64_t row, const double* values, std::int64_t count) {
     if (to.empty()) return;
     for (std::int64_t i = 0; i < count; ++i) to[static_cast<std::size_t>(row * count + i)] += values[i];
   };
   const bool shared_table = sizes.relative_entries && call_.gradients.relative_table.size(0) == 1;
   for (std::int64_t g = 0; g < sizes.group; ++g) {
-    const std::int64_t head = pair.kv_head * sizes.group + g;
+    const std::int64_t head = batch_head.kv_head * sizes.group + g;
     add(sinks_, head, from.sinks + g, 1);
     add(alibi_, head, from.alibi + g, 1);
     add(relative_, shared_table ? 0 : head, from.relative + g * sizes.relative_entries, sizes.relative_entries);

@@ -30,19 +30,19 @@ struct BackwardSizes {
   std::size_t k = 0, k_rows = 0, v = 0;  // packed operands of a block of keys
   std::size_t grad_k = 0, grad_v = 0;    // f32 gradients of a block of keys
   std::size_t key_block = 0;             // all of these with the flag of the block
-  std::size_t parameters = 0;            // sums of a pair for slopes, sinks, tables
-  std::size_t slot = 0;                  // of one thread, without a block of keys
+  std::size_t parameters = 0;            // sums of a batch head for slopes, sinks, tables
+  std::size_t worker = 0;                // of one thread, without a block of keys
   std::size_t bias = 0, additive = 0;    // of the call: f32 gradient of a 16-bit bias; padded additive_v
 };
 
 struct BackwardPlan {
   BackwardSizes sizes;
-  std::int64_t pairs = 0;        // sequences x kv_heads
+  std::int64_t batch_heads = 0;  // sequences x kv_heads
   std::int64_t row_blocks = 0;   // of the longest sequence
   std::int64_t key_blocks = 0;   // of the longest sequence
-  int slots = 1;                 // threads that work at once
-  std::int64_t chunk_pairs = 1;  // in memory at once
-  // All pairs add to the same bias gradient: they follow each other block by block.
+  int workers = 1;               // threads that work at once
+  std::int64_t round_heads = 1;  // in memory at once
+  // All batch heads add to the same bias gradient: they follow each other block by block.
   bool chained = false;
   // Under a tight limit: once over the blocks of keys for dk and dv, once over those of queries for dq, each thread
   // packing what it needs when it needs it. Seven products instead of five, the same bits.

@@ -1,8 +1,8 @@
 #pragma once
 
-// One backward call at work: the memory it took, and its steps. A task is one block of queries of one (sequence, key
-// head) pair, which meets the blocks of keys in order and adds to their gradients; it may meet a block only after the
-// task before it has. So every sum has one order for any number of threads, without atomics or partial sums.
+// One backward call: its memory and its order of work. A task is one block of query rows of one batch head. It goes
+// through the blocks of keys in order and adds to their gradients; it may enter a block only after the task before it
+// has left it. So every sum has one order for any number of threads, without atomics or partial sums.
 
 #include <atomic>
 #include <vector>
@@ -21,7 +21,7 @@ class BackwardRun {
   void run();
 
  private:
-  // Sums of the gradients of one pair's parameters, for each head of its group.
+  // Sums of the parameters' gradients of one batch head, for each query head of its group.
   struct ParameterSums {
     double* sinks = nullptr;     // [group]
     double* alibi = nullptr;     // [group]
@@ -38,7 +38,7 @@ class BackwardRun {
     bool* k_not_finite = nullptr;
   };
   // Working memory of one thread.
-  struct Slot {
+  struct Worker {
     void* scratch = nullptr;
     BackwardRow* rows = nullptr;
     float* bias_sums = nullptr;  // [rows]
@@ -50,13 +50,13 @@ class BackwardRun {
     ParameterSums sums;           // of the task in work
     float* additive = nullptr;    // [group, additive_columns] of the task in work
     float* normalised = nullptr;  // cosine: rows divided by their length
-    KeyBlock keys;                // where every thread packs its own
+    KeyBlock keys;                // two sweeps: every worker packs its own
   };
-  // A sequence and one of its key heads.
-  struct Pair {
+  // One key head of one sequence of the batch.
+  struct BatchHead {
     std::int64_t sequence = 0, kv_head = 0;
-    SequenceSpan span;
-    std::int64_t place = 0;  // of its memory in the chunk
+    SequenceSpan range;
+    std::int64_t buffer = 0;  // its index in key_blocks_ and head_sums_
     QueryBlocks blocks;
   };
   // Which gradients a sweep adds to: those of the keys, those of the queries with what is summed over keys, or both.
@@ -70,46 +70,49 @@ class BackwardRun {
     KeyRange keys;  // that any row sees
   };
 
-  Slot take_slot();
+  Worker take_worker();
   ParameterSums take_sums();
   KeyBlock take_key_block();
-  Pair pair(std::int64_t number, std::int64_t place) const;
-  std::int64_t key_blocks(const Pair& pair) const;
+  BatchHead batch_head(std::int64_t number, std::int64_t buffer) const;
+  std::int64_t key_blocks(const BatchHead& batch_head) const;
   template <class Body>
   void spread(std::int64_t tasks, Body body) {
-    spread_tasks(executor_, plan_.slots, tasks,
-                 [&](std::int64_t slot, std::int64_t task) { body(slots_[static_cast<std::size_t>(slot)], task); });
+    spread_tasks(executor_, plan_.workers, tasks, [&](std::int64_t worker, std::int64_t task) {
+      body(workers_[static_cast<std::size_t>(worker)], task);
+    });
   }
 
-  // A task in the order of all tasks of a chunk, and the one that goes through the blocks of keys before it.
+  // A task in the order of all tasks of a round, and the one that goes through the blocks of keys before it.
   struct Turn {
     std::int64_t number = 0, before = -1;
   };
 
-  void run_chunk(std::int64_t first_pair, std::int64_t pairs);
-  void run_task(Slot& slot, const Pair& pair, std::int64_t block, Turn turn);
+  void run_round(std::int64_t first_head, std::int64_t batch_heads);
+  void run_task(Worker& worker, const BatchHead& batch_head, std::int64_t block, Turn turn);
   void wait_for(std::int64_t task, std::int64_t progress) const;
   void run_two_sweeps();
-  void sweep_keys(Slot& slot, const Pair& pair, std::int64_t block);
-  void sweep_queries(Slot& slot, const Pair& pair, std::int64_t block);
+  void sweep_keys(Worker& worker, const BatchHead& batch_head, std::int64_t block);
+  void sweep_queries(Worker& worker, const BatchHead& batch_head, std::int64_t block);
   bool meet(const QueryBlock& queries, std::int64_t block) const;
-  void attend(const Slot& slot, const QueryBlock& queries, const Pair& pair, std::int64_t block, const KeyBlock& keys,
-              Sweep sweep) const;
+  void attend(const Worker& worker, const QueryBlock& queries, const BatchHead& batch_head, std::int64_t block,
+              const KeyBlock& keys, Sweep sweep) const;
 
-  void pack_keys(const Slot& slot, const Pair& pair, std::int64_t block, const KeyBlock& to) const;
-  void store_keys(const Slot& slot, const Pair& pair, std::int64_t block, const KeyBlock& from) const;
-  QueryBlock prepare(Slot& slot, const Pair& pair, std::int64_t block, Sweep sweep) const;
-  void dots_with_out(const Pair& pair, std::int64_t first_row, int count, float* dots) const;
-  BackwardRow make_row(const Slot& slot, const Pair& pair, std::int64_t r, float dot) const;
-  void set_gradients(const Slot& slot, const Pair& pair, std::int64_t r, Sweep sweep, BackwardRow& row) const;
-  void pack_queries(const Slot& slot, const Pair& pair, std::int64_t first_row, BackwardQueries& queries) const;
-  void store_queries(const Slot& slot, const QueryBlock& block, const Pair& pair) const;
-  void add_task_sums(const Slot& slot, const QueryBlock& block, const Pair& pair);
+  void pack_keys(const Worker& worker, const BatchHead& batch_head, std::int64_t block, const KeyBlock& to) const;
+  void store_keys(const Worker& worker, const BatchHead& batch_head, std::int64_t block, const KeyBlock& from) const;
+  QueryBlock prepare(Worker& worker, const BatchHead& batch_head, std::int64_t block, Sweep sweep) const;
+  void dots_with_out(const BatchHead& batch_head, std::int64_t first_row, int count, float* dots) const;
+  BackwardRow make_row(const Worker& worker, const BatchHead& batch_head, std::int64_t r, float dot) const;
+  void set_gradients(const Worker& worker, const BatchHead& batch_head, std::int64_t r, Sweep sweep,
+                     BackwardRow& row) const;
+  void pack_queries(const Worker& worker, const BatchHead& batch_head, std::int64_t first_row,
+                    BackwardQueries& queries) const;
+  void store_queries(const Worker& worker, const QueryBlock& block, const BatchHead& batch_head) const;
+  void add_task_sums(const Worker& worker, const QueryBlock& block, const BatchHead& batch_head);
   void clear(const ParameterSums& sums) const;
 
   void prepare_parameters();
   void clear_outputs();
-  void add_pair_sums(const Pair& pair);
+  void add_head_sums(const BatchHead& batch_head);
   void store_parameters();
   bool bias_is_summed_over_keys() const;
   float* bias_at(std::int64_t sequence, std::int64_t head, std::int64_t i) const;
@@ -121,9 +124,9 @@ class BackwardRun {
   QueryRows query_rows_;
   Workspace workspace_;
   Strided<const float, 3> lse_, entropy_, grad_lse_, grad_entropy_;
-  std::vector<Slot> slots_;
-  std::vector<KeyBlock> key_blocks_;                 // [chunk_pairs, key_blocks]
-  std::vector<ParameterSums> pair_sums_;             // [chunk_pairs]
+  std::vector<Worker> workers_;
+  std::vector<KeyBlock> key_blocks_;                 // [round_heads, key_blocks]
+  std::vector<ParameterSums> head_sums_;             // [round_heads]
   std::vector<std::atomic<std::int64_t>> progress_;  // [tasks]: blocks of keys that a task has left behind
   TensorView bias_sums_;         // f32 gradient of the bias: the caller's, or a buffer where that is of 16 bits
   TensorView bias_;              // the same, broadcast to [batch, heads, q_len, kv_len]

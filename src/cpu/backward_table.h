@@ -1,7 +1,7 @@
 #pragma once
 
 // The seam of the backward pass between ordinary code and the kernels of a target, as kernel_table.h is that of the
-// forward pass: plain structs and a table of functions. Nothing here may have code of its own.
+// forward pass: plain structs and a table of functions. Nothing here may contain code.
 
 #include "cpu/kernel_table.h"
 
@@ -12,7 +12,7 @@ struct BackwardGeometry {
   int element_bytes = 4;
   int panel = 0;                 // columns of a panel
   int rows = 0;                  // rows of a register tile
-  int depth_step = 1;            // the depth of a product is a multiple of it
+  int depth_multiple = 1;        // the depth of a product is a multiple of it
   int key_block = 0;             // keys of a block; a multiple of panel
   bool transposed_sums = false;  // gradients of a block of keys are summed as [dim, key_block]
 };

@@ -12,7 +12,7 @@
 namespace rootdk::cpu {
 namespace {
 
-// Query rows of one key head that are computed together: enough that a prompt reads its keys from memory seldom.
+// Query rows of one key head that are computed together: enough to amortise reading the keys of a prompt.
 constexpr std::int64_t kMaxRows = 64;
 
 CacheKind cache_kind(DType dtype) {
@@ -25,26 +25,24 @@ CacheKind cache_kind(DType dtype) {
   }
 }
 
-// Shorter pieces of one head in a page are read slower than they could be: the processor's own prefetching starts anew
-// with each. Then the heads of a page, which lie one after another, are walked side by side.
-constexpr std::int64_t kLongPieceBytes = 16 << 10;
+// Shorter runs of one head in a page are read slowly: the processor's prefetching starts anew with each. Then the heads
+// of a page, which are adjacent in memory, are processed side by side.
+constexpr std::int64_t kLongRunBytes = 16 << 10;
 
 // Some of the new tokens of one sequence.
 struct TokenBlock {
   const KvSpan* span = nullptr;
-  std::int64_t first = 0, tokens = 0;     // of the span
-  KeySpan unseen = {};                    // what the window hides from all of them
+  std::int64_t first = 0, tokens = 0;     // of the sequence's new tokens
+  KeyGap unseen = {};                     // what the window hides from all of them
   std::vector<std::int64_t> chunks = {};  // beginnings of the chunks in which some key is seen
 
   std::int64_t position(std::int64_t i) const { return span->position + first + i; }
   std::int64_t key_end() const { return position(tokens); }
 };
 
-KeySpan key_span(const KeyRange& range) { return {range.begin, std::max(range.begin, range.end)}; }
+KeyGap key_gap(const KeyRange& range) { return {range.begin, std::max(range.begin, range.end)}; }
 
-bool inside(std::int64_t begin, std::int64_t end, const KeySpan& span) {
-  return begin >= span.begin && end <= span.end;
-}
+bool inside(std::int64_t begin, std::int64_t end, const KeyGap& span) { return begin >= span.begin && end <= span.end; }
 
 class AttendRun {
  public:
@@ -61,9 +59,10 @@ class AttendRun {
         out_stride_((shape_.value_dim + 63) / 64 * 64) {
     for (const KvSpan& span : call.spans) cut(span);
     block_rows_ = static_cast<int>((tokens_per_block_ * shape_.group() + kRowBlock - 1) / kRowBlock * kRowBlock);
-    const std::int64_t piece = shape_.page_size * shape_.head_dim * static_cast<std::int64_t>(size_of(call.k.dtype));
-    if (piece < kLongPieceBytes) heads_together_ = std::min<std::int64_t>(shape_.kv_heads, kMaxHeadsTogether);
-    // Threads without work would cost more than memory read in short pieces.
+    const std::int64_t run_bytes =
+        shape_.page_size * shape_.head_dim * static_cast<std::int64_t>(size_of(call.k.dtype));
+    if (run_bytes < kLongRunBytes) heads_together_ = std::min<std::int64_t>(shape_.kv_heads, kMaxHeadsTogether);
+    // Idle threads would cost more than memory read in short runs.
     if (chunk_count() / heads_together_ < 4 * executor_.threads()) heads_together_ = 1;
   }
 
@@ -83,13 +82,13 @@ class AttendRun {
 
  private:
   // Rows, states and scratch of one key head of a task.
-  struct HeadSlot {
+  struct HeadBuffers {
     QueryRow* rows;
-    KeySpan* hidden;
+    KeyGap* hidden;
     RowStates state, chunk;
     void* scratch;
   };
-  using Slot = std::vector<HeadSlot>;  // of one task
+  using Worker = std::vector<HeadBuffers>;  // of one task
 
   std::int64_t head_groups() const { return (shape_.kv_heads + heads_together_ - 1) / heads_together_; }
 
@@ -103,11 +102,11 @@ class AttendRun {
   }
 
   void cut(const KvSpan& span) {
-    const KeySpan evicted{span.gap_begin, span.gap_end};
+    const KeyGap evicted{span.gap_begin, span.gap_end};
     for (std::int64_t first = 0; first < span.tokens; first += tokens_per_block_) {
       TokenBlock block{.span = &span, .first = first, .tokens = std::min(tokens_per_block_, span.tokens - first)};
       // The first token's window reaches farthest back.
-      block.unseen = key_span(key_gaps(span, call_.params, block.position(0)).hidden);
+      block.unseen = key_gap(key_gaps(span, call_.params, block.position(0)).hidden);
       for (std::int64_t begin = 0; begin < block.key_end(); begin += kChunkKeys) {
         const std::int64_t end = std::min<std::int64_t>(begin + kChunkKeys, block.key_end());
         if (!inside(begin, end, evicted) && !inside(begin, end, block.unseen)) block.chunks.push_back(begin);
@@ -157,9 +156,9 @@ class AttendRun {
            Workspace::aligned(rows * static_cast<std::size_t>(out_stride_) * sizeof(float));
   }
 
-  std::size_t head_slot_bytes() const {
+  std::size_t head_buffer_bytes() const {
     const auto rows = static_cast<std::size_t>(block_rows_);
-    return Workspace::aligned(rows * sizeof(QueryRow)) + Workspace::aligned(rows * sizeof(KeySpan)) +
+    return Workspace::aligned(rows * sizeof(QueryRow)) + Workspace::aligned(rows * sizeof(KeyGap)) +
            Workspace::aligned(scratch_bytes());
   }
 
@@ -180,23 +179,23 @@ class AttendRun {
     return state;
   }
 
-  HeadSlot take_head_slot(Workspace& memory) const {
+  HeadBuffers take_head_buffers(Workspace& memory) const {
     const auto rows = static_cast<std::size_t>(block_rows_);
-    HeadSlot slot{};
-    slot.rows = memory.take<QueryRow>(rows);
-    slot.hidden = memory.take<KeySpan>(rows);
-    slot.scratch = memory.take<std::byte>(scratch_bytes());
-    return slot;
+    HeadBuffers buffers{};
+    buffers.rows = memory.take<QueryRow>(rows);
+    buffers.hidden = memory.take<KeyGap>(rows);
+    buffers.scratch = memory.take<std::byte>(scratch_bytes());
+    return buffers;
   }
 
-  // Points the slot's rows at the block: row r is token r / group, head r % group of the key head.
-  void set_rows(const HeadSlot& slot, const TokenBlock& block, std::int64_t kv_head) const {
+  // Points the rows of the buffers at the block: row r is token r / group, head r % group of the key head.
+  void set_rows(const HeadBuffers& buffers, const TokenBlock& block, std::int64_t kv_head) const {
     const SequenceSpan span{.q_len = block.tokens, .kv_len = block.key_end(), .kv_visible = block.key_end()};
     for (std::int64_t i = 0; i < block.tokens; ++i) {
-      const KeySpan hidden = key_span(key_gaps(*block.span, call_.params, block.position(i)).hidden);
+      const KeyGap hidden = key_gap(key_gaps(*block.span, call_.params, block.position(i)).hidden);
       for (std::int64_t g = 0; g < shape_.group(); ++g) {
-        rows_.set(slot.rows[i * shape_.group() + g], span, 0, kv_head * shape_.group() + g, i);
-        slot.hidden[i * shape_.group() + g] = hidden;
+        rows_.set(buffers.rows[i * shape_.group() + g], span, 0, kv_head * shape_.group() + g, i);
+        buffers.hidden[i * shape_.group() + g] = hidden;
       }
     }
   }
@@ -209,12 +208,12 @@ class AttendRun {
   }
 
   // The chunk that begins there, of one key head.
-  DecodeBlock chunk_work(const HeadSlot& slot, const TokenBlock& block, std::int64_t kv_head, std::int64_t begin,
+  DecodeBlock chunk_work(const HeadBuffers& buffers, const TokenBlock& block, std::int64_t kv_head, std::int64_t begin,
                          const RowStates& state) {
     DecodeBlock work;
     work.rule = &rows_.rule();
-    work.rows = slot.rows;
-    work.hidden = slot.hidden;
+    work.rows = buffers.rows;
+    work.hidden = buffers.hidden;
     work.q = query(kv_head, block.span->row + block.first);
     work.q_is_bf16 = call_.q.dtype == DType::bf16;
     work.row_count = static_cast<int>(block.tokens * shape_.group());
@@ -227,16 +226,18 @@ class AttendRun {
                   .k_page_stride = call_.k.stride(0),
                   .v_page_stride = call_.v.stride(0),
                   .scale_page_stride = call_.k_scales.defined() ? call_.k_scales.stride(0) : 0,
+                  .k_row_stride = shape_.head_dim,
+                  .v_row_stride = shape_.value_dim,
                   .pages = block.span->pages,
                   .page_size = shape_.page_size,
                   .kind = cache_kind(call_.k.dtype)};
     work.begin = begin;
     work.end = std::min<std::int64_t>(begin + kChunkKeys, block.key_end());
-    work.fetch_end = block.key_end();  // later chunks come next on the same thread
+    work.fetch_end = block.key_end();  // the next chunks run on the same thread
     work.evicted = {block.span->gap_begin, block.span->gap_end};
     work.unseen = block.unseen;
     work.state = state;
-    work.scratch = slot.scratch;
+    work.scratch = buffers.scratch;
     return work;
   }
 
@@ -264,26 +265,26 @@ class AttendRun {
   }
 
   void run_whole(std::int64_t tasks) {
-    const int slots = static_cast<int>(std::min<std::int64_t>(executor_.threads(), tasks));
-    const auto heads = static_cast<std::size_t>(slots * heads_together_);
-    Workspace memory(heads * (head_slot_bytes() + 2 * state_bytes()));
-    std::vector<Slot> slot(static_cast<std::size_t>(slots));
-    for (Slot& one : slot) {
+    const int workers = static_cast<int>(std::min<std::int64_t>(executor_.threads(), tasks));
+    const auto heads = static_cast<std::size_t>(workers * heads_together_);
+    Workspace memory(heads * (head_buffer_bytes() + 2 * state_bytes()));
+    std::vector<Worker> buffers(static_cast<std::size_t>(workers));
+    for (Worker& one : buffers) {
       for (std::int64_t h = 0; h < heads_together_; ++h) {
-        one.push_back(take_head_slot(memory));
+        one.push_back(take_head_buffers(memory));
         one.back().state = take_state(memory);
         one.back().chunk = take_state(memory);
       }
     }
-    spread_tasks(executor_, slots, tasks, [&](std::int64_t s, std::int64_t task) {
-      const Slot& own = slot[static_cast<std::size_t>(s)];
+    spread_tasks(executor_, workers, tasks, [&](std::int64_t s, std::int64_t task) {
+      const Worker& own = buffers[static_cast<std::size_t>(s)];
       const TokenBlock& block = blocks_[static_cast<std::size_t>(task / head_groups())];
       const Heads heads = heads_of_group(task % head_groups());
       for (std::int64_t h = 0; h < heads.count; ++h) set_rows(own[static_cast<std::size_t>(h)], block, heads.first + h);
       for (std::size_t c = 0; c < block.chunks.size(); ++c) {
         DecodeBlock work[kMaxHeadsTogether];
         for (std::int64_t h = 0; h < heads.count; ++h) {
-          const HeadSlot& head = own[static_cast<std::size_t>(h)];
+          const HeadBuffers& head = own[static_cast<std::size_t>(h)];
           work[h] = chunk_work(head, block, heads.first + h, block.chunks[c], c == 0 ? head.state : head.chunk);
         }
         kernels_.run(work, static_cast<int>(heads.count));
@@ -304,7 +305,7 @@ class AttendRun {
     return static_cast<std::int64_t>(chunks) * shape_.kv_heads;
   }
 
-  // Whether every chunk can have a state of its own.
+  // Whether there is memory for a state of every chunk.
   bool chunks_fit() const {
     constexpr std::size_t kEnough = std::size_t{256} << 20;
     const std::size_t limit = call_.execution.cpu.workspace_limit ? call_.execution.cpu.workspace_limit : kEnough;
@@ -312,7 +313,7 @@ class AttendRun {
   }
 
   void run_chunks() {
-    // The chunks of one block and key head lie side by side in `states`.
+    // The chunks of one block and key head are adjacent in `states`.
     struct Task {
       const TokenBlock* block;
       Heads heads;
@@ -325,11 +326,11 @@ class AttendRun {
       const RowStates* states;
     };
     const auto count = static_cast<std::size_t>(chunk_count());
-    const int slots = static_cast<int>(std::min<std::size_t>(static_cast<std::size_t>(executor_.threads()), count));
-    Workspace memory(static_cast<std::size_t>(slots * heads_together_) * head_slot_bytes() + count * state_bytes());
-    std::vector<Slot> slot(static_cast<std::size_t>(slots));
-    for (Slot& one : slot) {
-      for (std::int64_t h = 0; h < heads_together_; ++h) one.push_back(take_head_slot(memory));
+    const int workers = static_cast<int>(std::min<std::size_t>(static_cast<std::size_t>(executor_.threads()), count));
+    Workspace memory(static_cast<std::size_t>(workers * heads_together_) * head_buffer_bytes() + count * state_bytes());
+    std::vector<Worker> buffers(static_cast<std::size_t>(workers));
+    for (Worker& one : buffers) {
+      for (std::int64_t h = 0; h < heads_together_; ++h) one.push_back(take_head_buffers(memory));
     }
     std::vector<RowStates> states(count);
     for (RowStates& state : states) state = take_state(memory);
@@ -344,13 +345,13 @@ class AttendRun {
         for (std::int64_t h = 0; h < heads.count; ++h, at += chunks) rows.push_back({&block, heads.first + h, at});
       }
     }
-    spread_tasks(executor_, slots, static_cast<std::int64_t>(tasks.size()), [&](std::int64_t s, std::int64_t index) {
-      const Slot& own = slot[static_cast<std::size_t>(s)];
+    spread_tasks(executor_, workers, static_cast<std::int64_t>(tasks.size()), [&](std::int64_t s, std::int64_t index) {
+      const Worker& own = buffers[static_cast<std::size_t>(s)];
       const Task& task = tasks[static_cast<std::size_t>(index)];
       const TokenBlock& block = *task.block;
       DecodeBlock work[kMaxHeadsTogether];
       for (std::int64_t h = 0; h < task.heads.count; ++h) {
-        const HeadSlot& head = own[static_cast<std::size_t>(h)];
+        const HeadBuffers& head = own[static_cast<std::size_t>(h)];
         set_rows(head, block, task.heads.first + h);
         work[h] = chunk_work(head, block, task.heads.first + h, block.chunks[task.chunk],
                              task.states[static_cast<std::size_t>(h) * block.chunks.size() + task.chunk]);

@@ -1,7 +1,7 @@
 #pragma once
 
 // The seam between the ordinary code and the decode kernels, as kernel_table.h is for the fused forward: plain structs
-// and a table of functions. Nothing here may have code of its own.
+// and a table of functions. Nothing here may contain code.
 
 #include <stddef.h>
 #include <stdint.h>
@@ -25,36 +25,37 @@ constexpr int kRowBlock = 4;
 // Key heads of a sequence that are walked side by side, at most.
 constexpr int kMaxHeadsTogether = 16;
 
-// One key head of one sequence in the cache. Row t of page p begins at k + (p * k_page_stride + t * head_dim) elements.
+// One key head of one sequence. Row t of page p begins at k + (p * k_page_stride + t * k_row_stride) elements.
 struct CachedKeys {
   const void* k = nullptr;
   const void* v = nullptr;
   const float* k_scales = nullptr;  // quantised: [page_size] at p * scale_page_stride
   const float* v_scales = nullptr;
   int64_t k_page_stride = 0, v_page_stride = 0, scale_page_stride = 0;
-  const int32_t* pages = nullptr;  // logical page -> page; negative: evicted
+  int64_t k_row_stride = 0, v_row_stride = 0;  // head_dim and value_dim in a cache
+  const int32_t* pages = nullptr;              // logical page -> page; negative: evicted
   int64_t page_size = 0;
   CacheKind kind = CacheKind::f32;
 };
 
-struct KeySpan {
+struct KeyGap {
   int64_t begin = 0, end = 0;
 };
 
 // A block of query rows against the keys [begin, end) of a chunk.
 struct DecodeBlock {
   const ScoreRule* rule = nullptr;
-  const QueryRow* rows = nullptr;   // [row_count]; q is not read
-  const KeySpan* hidden = nullptr;  // [row_count]: positions that the window hides from the row
-  const float* q = nullptr;         // [row_count, head_dim]
-  bool q_is_bf16 = false;           // every element of q is a bf16 number
+  const QueryRow* rows = nullptr;  // [row_count]; q is not read
+  const KeyGap* hidden = nullptr;  // [row_count]: positions that the window hides from the row
+  const float* q = nullptr;        // [row_count, head_dim]
+  bool q_is_bf16 = false;          // every element of q is a bf16 number
   int row_count = 0;
   int head_dim = 0, value_dim = 0;
   CachedKeys cache;
   int64_t begin = 0, end = 0;  // begin is a multiple of kChunkKeys
   int64_t fetch_end = 0;       // keys [end, fetch_end) will be read next: they are fetched towards the end
-  KeySpan evicted;             // hidden from every row, and its pages may be gone
-  KeySpan unseen;              // hidden from every row by the window
+  KeyGap evicted;              // hidden from every row, and its pages may be gone
+  KeyGap unseen;               // hidden from every row by the window
   RowStates state;             // overwritten; out_stride is a multiple of 64
   void* scratch = nullptr;     // scratch_bytes, 64-byte aligned
 };
@@ -62,7 +63,7 @@ struct DecodeBlock {
 struct DecodeTable {
   size_t (*scratch_bytes)(int head_dim, int value_dim, int rows) = nullptr;
   // The same chunk of `count` key heads of one sequence, tile by tile and in each tile head by head: where pages are
-  // small, memory is read in longer pieces, since a page holds its heads one after another.
+  // small, memory is read in longer runs, since a page holds its heads one after another.
   void (*run)(const DecodeBlock* blocks, int count) = nullptr;
   // Adds the state of later keys to the state of earlier ones.
   void (*merge)(const RowStates& into, const RowStates& later, int rows, int value_dim) = nullptr;

@@ -11,8 +11,8 @@
 
 namespace rootdk::cpu {
 
-// The rows of one sequence and key head: row r is query r / group of head (r % group) of the group, so that heads which
-// share keys stand side by side.
+// The rows of one sequence and key head: row r is query r / group of head (r % group) of the group, so that the
+// rows of heads which share keys are adjacent.
 struct RowBlocks {
   std::int64_t rows = 0;
   std::int64_t block_rows = 1;
@@ -28,24 +28,24 @@ struct ForwardSizes {
   std::int64_t depth = 0;          // head_dim padded
   std::int64_t value_columns = 0;  // value_dim in whole panels
   std::size_t tile_bytes = 0;      // keys and values of one tile
-  std::size_t slot_bytes = 0;      // of one thread: kernel scratch, packed q, rows, state
-  std::size_t state_bytes = 0;     // of one row between two spans of keys
+  std::size_t worker_bytes = 0;    // of one thread: kernel scratch, packed q, rows, state
+  std::size_t state_bytes = 0;     // of one row between two rounds over its keys
   std::size_t row_bytes = 0;       // of one row until the second pass
 };
 
 struct ForwardPlan {
   ForwardSizes sizes;
-  std::int64_t pairs = 0;        // sequences x kv_heads
+  std::int64_t batch_heads = 0;  // sequences x kv_heads
   std::int64_t tiles = 0;        // of the longest sequence
   std::int64_t rows = 0;         // of the longest sequence: q_len x group
   std::int64_t segments = 0;     // of the pooled map: runs of keys inside a cell and a tile
   bool second_pass = false;      // column_mass or weights
-  int slots = 1;                 // threads that work at once
-  std::int64_t chunk_pairs = 1;  // packed at once
-  bool pair_tasks = false;       // short sequences: a task packs a pair and attends to it, in memory of its slot
-  std::int64_t span_tiles = 0;   // of a pair packed at once
-  std::int64_t chunk_rows = 0;   // of a pair in work at once, where not all tiles are
-  bool whole() const { return span_tiles >= tiles; }
+  int workers = 1;               // threads that work at once
+  std::int64_t round_heads = 1;  // batch heads packed at once
+  bool head_tasks = false;       // short sequences: a task packs a batch head and attends to it, in the worker's memory
+  std::int64_t round_tiles = 0;  // of a batch head packed at once
+  std::int64_t round_rows = 0;   // of a batch head computed at once, where not all tiles are packed
+  bool whole() const { return round_tiles >= tiles; }
 
   std::size_t bytes() const;
 };

@@ -1,7 +1,7 @@
 #pragma once
 
-// One forward call at work: the memory it took, and its steps. Keys and values of a few (sequence, key head) pairs are
-// packed, then blocks of rows run over them; both steps are spread over the slots, one a thread.
+// One forward call: its memory and its order of work. The call runs in rounds. A round packs the keys and values of a
+// few batch heads, then runs blocks of query rows over them; both are spread over the workers, one worker a thread.
 
 #include <vector>
 
@@ -19,8 +19,8 @@ class ForwardRun {
   void run();
 
  private:
-  // Working memory of one thread.
-  struct Slot {
+  // One worker: the working memory of one thread.
+  struct Worker {
     void* scratch = nullptr;
     void* packed_q = nullptr;
     QueryRow* rows = nullptr;
@@ -34,59 +34,63 @@ class ForwardRun {
     float* columns = nullptr;     // [tile]
   };
 
-  // A sequence and one of its key heads.
-  struct Pair {
+  // One key head of one sequence of the batch.
+  struct BatchHead {
     std::int64_t sequence = 0, kv_head = 0;
-    SequenceSpan span;
-    std::int64_t place = 0;  // where its packed keys lie
+    SequenceSpan range;
+    std::int64_t buffer = 0;  // which of the packed buffers is its own
     RowBlocks blocks;
     KeyRange keys;  // that any row sees
   };
-  // What is in work: pairs [first_pair, first_pair + pairs), packed from place `first_place` on, their tiles
-  // [tile_begin, tile_end), their rows [row_begin, row_end).
-  struct Step {
-    std::int64_t first_pair = 0, pairs = 0, first_place = 0;
+  // What is computed at once: batch heads from first_head on, packed into buffers from first_buffer on, of each the
+  // tiles [tile_begin, tile_end) and the rows [row_begin, row_end).
+  struct Round {
+    std::int64_t first_head = 0, batch_heads = 0, first_buffer = 0;
     std::int64_t tile_begin = 0, tile_end = 0;
     std::int64_t row_begin = 0, row_end = 0;
   };
 
-  Slot take_slot();
+  Worker take_worker();
   RowStates take_states(std::size_t rows);
-  Pair pair(const Step& step, std::int64_t index) const;
-  // Hands out task numbers to the slots; which slot takes which task changes no result.
+  BatchHead batch_head(const Round& round, std::int64_t index) const;
+  // Hands out tasks to the workers; which worker takes which task changes no result.
   template <class Body>
   void spread(std::int64_t tasks, Body body) {
-    spread_tasks(executor_, plan_.slots, tasks,
-                 [&](std::int64_t slot, std::int64_t task) { body(slots_[static_cast<std::size_t>(slot)], task); });
+    spread_tasks(executor_, plan_.workers, tasks, [&](std::int64_t worker, std::int64_t task) {
+      body(workers_[static_cast<std::size_t>(worker)], task);
+    });
   }
 
-  void run_pair(std::int64_t slot, std::int64_t number);
-  void run_chunk(std::int64_t first_pair, std::int64_t pairs);
-  void pack(const Step& step, bool values);
-  void pack_tile(const Slot& slot, const Pair& pair, std::int64_t tile, const Step& step, bool values);
-  void attend(const Step& step);
-  void attend_block(Slot& slot, const Pair& pair, std::int64_t block, const Step& step);
-  ForwardBlock make_block(const Slot& slot, const Pair& pair, const Step& step, int rows) const;
-  PackedKeys packed(const Pair& pair, const Step& step) const;
-  SoonNeeded soon_needed(const ForwardBlock& block, Step step, std::int64_t block_number) const;
-  void set_row(QueryRow& row, const Pair& pair, std::int64_t r) const;
-  void set_queries(const Slot& slot, ForwardBlock& block) const;
-  void pack_queries(const Slot& slot, ForwardBlock& block) const;
+  void run_head(std::int64_t worker, std::int64_t number);
+  void run_rounds(std::int64_t first_head, std::int64_t batch_heads);
+  void pack(const Round& round, bool values);
+  void pack_tile(const Worker& worker, const BatchHead& batch_head, std::int64_t tile, const Round& round, bool values);
+  void attend(const Round& round);
+  void attend_block(Worker& worker, const BatchHead& batch_head, std::int64_t block, const Round& round);
+  ForwardBlock make_block(const Worker& worker, const BatchHead& batch_head, const Round& round, int rows) const;
+  PackedKeys packed(const BatchHead& batch_head, const Round& round) const;
+  SoonNeeded soon_needed(const ForwardBlock& block, Round round, std::int64_t block_number) const;
+  void set_row(QueryRow& row, const BatchHead& batch_head, std::int64_t r) const;
+  void set_queries(const Worker& worker, ForwardBlock& block) const;
+  void pack_queries(const Worker& worker, ForwardBlock& block) const;
   bool in_place(const ForwardBlock& block) const;
   void reset(const ForwardBlock& block) const;
-  void finish(const Slot& slot, const ForwardBlock& block, const Pair& pair, std::int64_t first_row);
+  void finish(const Worker& worker, const ForwardBlock& block, const BatchHead& batch_head, std::int64_t first_row);
 
   // The pooled map: segments of a row's keys, and the cell row that is being summed.
   void make_segments();
-  void pool_row(const ForwardBlock& block, const Pair& pair, std::int64_t r, int local, RowNormaliser normaliser);
-  void flush_cells(const Pair& pair, std::int64_t map_row);
+  void pool_row(const ForwardBlock& block, const BatchHead& batch_head, std::int64_t r, int local,
+                RowNormaliser normaliser);
+  void flush_cells(const BatchHead& batch_head, std::int64_t map_row);
 
   // The second pass: column_mass and weights, from the normalisers of the first.
-  void second_pass(const Step& step);
-  void column_mass(Slot& slot, const Pair& pair, std::int64_t tile, const Step& step);
-  void exact_weights(Slot& slot, const Pair& pair, const Step& step);
+  void second_pass(const Round& round);
+  void column_mass(Worker& worker, const BatchHead& batch_head, std::int64_t tile, const Round& round);
+  void exact_weights(Worker& worker, const BatchHead& batch_head, const Round& round);
   void clear_maps();
-  std::int64_t normaliser_index(const Pair& pair, std::int64_t r) const { return pair.place * plan_.rows + r; }
+  std::int64_t normaliser_index(const BatchHead& batch_head, std::int64_t r) const {
+    return batch_head.buffer * plan_.rows + r;
+  }
 
   const ForwardCall& call_;
   const KernelTable& kernels_;
@@ -95,15 +99,15 @@ class ForwardRun {
   QueryRows query_rows_;
   RowStatistics statistics_;
   Workspace workspace_;
-  std::vector<Slot> slots_;
+  std::vector<Worker> workers_;
   std::byte* packed_keys_ = nullptr;
   std::byte* packed_values_ = nullptr;
   std::uint8_t* not_finite_ = nullptr;
-  Slot between_;                          // states of chunk_rows rows, where the keys come in several spans
-  RowNormaliser* normalisers_ = nullptr;  // [chunk_pairs, rows]
+  Worker between_;                        // states of round_rows rows, where the keys take several rounds
+  RowNormaliser* normalisers_ = nullptr;  // [round_heads, rows]
   std::vector<std::int64_t> segment_bounds_;
   std::vector<std::int64_t> segment_cells_;
-  std::vector<std::vector<double>> cells_;  // per pair of the chunk: [group, columns] of the cell row in work
+  std::vector<std::vector<double>> cells_;  // per buffer: [group, columns] of the cell row that is being summed
   std::vector<std::int64_t> cell_row_;
 };
 

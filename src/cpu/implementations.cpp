@@ -1,8 +1,14 @@
 #include "core/implementation.h"
 
+#include <algorithm>
+#include <array>
 #include <utility>
+#include <vector>
 
+#include "core/immortal.h"
 #include "cpu/backward.h"
+#include "cpu/decode_targets.h"
+#include "cpu/few_queries.h"
 #include "cpu/forward.h"
 #include "cpu/targets.h"
 
@@ -26,31 +32,88 @@ std::string refuse_tensors(const Target& target, const ConstTensorView& q, const
   return target.missing();
 }
 
-// Implementations are plain function pointers: one pair per target, made from its index.
+// Implementations are plain function pointers, made for each target from its index.
 template <std::size_t I>
 ForwardImplementation forward_implementation() {
-  return {
-      .name = targets()[I].name,
-      .refuse =
-          [](const ForwardCall& call) { return refuse_tensors(targets()[I], call.q, call.shape, call.params.score); },
-      .run = [](const ForwardCall& call) { run_forward(call, targets()[I].kernels()); },
-      .workspace = nullptr};
+  return {.name = targets()[I].name, .answer = [](const ForwardCall& call) {
+            return accept_unless<ForwardCall>(
+                refuse_tensors(targets()[I], call.q, call.shape, call.params.score),
+                [](const ForwardCall& accepted) { run_forward(accepted, targets()[I].kernels()); });
+          }};
+}
+
+std::string refuse_few(const DecodeTarget& target, const ForwardCall& call) {
+  if (call.q.device.kind != DeviceKind::cpu) return "the tensors lie on a CUDA device";
+  if (call.q.dtype == DType::f64) return "f64 is computed by the reference";
+  if (call.shape.head_dim > kMaxHeadDim || call.shape.value_dim > kMaxHeadDim) return "head_dim is too large";
+  std::string refusal = refuse_few_queries(call);
+  return refusal.empty() ? target.missing() : refusal;
+}
+
+// The pooled map, column_mass and exact weights, which are the fused kernels' alone. The output stays that of the rows:
+// its bits do not depend on which statistics are asked for.
+void run_maps(const ForwardCall& call) {
+  ForwardCall maps = call;
+  Tensor out(call.out.dtype, std::span(call.out.shape).first(4));
+  maps.out = out;
+  const AttentionStats all = call.stats;
+  maps.stats = AttentionStats{};
+  maps.stats.column_mass = all.column_mass;
+  maps.stats.pooled_map = all.pooled_map;
+  maps.stats.weights = all.weights;
+  for (const Target& target : targets()) {
+    if (!refuse_tensors(target, call.q, call.shape, call.params.score).empty()) continue;
+    return run_forward(maps, target.kernels());
+  }
+}
+
+void run_few(const DecodeTarget& target, const ForwardCall& call) {
+  run_few_queries(call, target.kernels());
+  const AttentionStats& stats = call.stats;
+  if (stats.column_mass.defined() || stats.pooled_map.defined() || stats.weights.defined()) run_maps(call);
+}
+
+// Few queries on the kernels of decoding, under names that say so.
+template <std::size_t I>
+ForwardImplementation few_queries_implementation() {
+  static const std::string& name = immortal("decode_" + std::string(decode_targets()[I].name));
+  return {.name = name, .answer = [](const ForwardCall& call) {
+            return accept_unless<ForwardCall>(refuse_few(decode_targets()[I], call), [](const ForwardCall& accepted) {
+              run_few(decode_targets()[I], accepted);
+            });
+          }};
+}
+
+template <std::size_t I>
+void add_few_queries(std::vector<ForwardImplementation>& list) {
+  if constexpr (I < kMaxTargets) {
+    if (I >= decode_targets().size()) return;
+    // amx decodes on the kernels of another target, which is there already.
+    const bool is_new = std::none_of(decode_targets().begin(), decode_targets().begin() + I,
+                                     [](const DecodeTarget& t) { return t.kernels == decode_targets()[I].kernels; });
+    if (is_new) list.push_back(few_queries_implementation<I>());
+    add_few_queries<I + 1>(list);
+  }
 }
 
 template <std::size_t I>
 BackwardImplementation backward_implementation() {
-  return {.name = targets()[I].name,
-          .refuse =
-              [](const BackwardCall& call) {
-                return refuse_tensors(targets()[I], call.saved.q, call.shape, call.params.score);
-              },
-          .run = [](const BackwardCall& call) { run_backward(call, targets()[I].backward()); },
-          .workspace = nullptr};
+  return {.name = targets()[I].name, .answer = [](const BackwardCall& call) {
+            return accept_unless<BackwardCall>(
+                refuse_tensors(targets()[I], call.saved.q, call.shape, call.params.score),
+                [](const BackwardCall& accepted) { run_backward(accepted, targets()[I].backward()); });
+          }};
 }
 
 template <std::size_t... I>
-std::array<ForwardImplementation, kMaxTargets> make_forward(std::index_sequence<I...>) {
-  return {(I < targets().size() ? forward_implementation<I>() : ForwardImplementation{})...};
+std::vector<ForwardImplementation> make_forward(std::index_sequence<I...>) {
+  std::vector<ForwardImplementation> all;
+  add_few_queries<0>(all);
+  for (const ForwardImplementation& one :
+       {(I < targets().size() ? forward_implementation<I>() : ForwardImplementation{})...}) {
+    if (one.answer) all.push_back(one);
+  }
+  return all;
 }
 
 template <std::size_t... I>
@@ -61,8 +124,8 @@ std::array<BackwardImplementation, kMaxTargets> make_backward(std::index_sequenc
 }  // namespace
 
 std::span<const ForwardImplementation> forward_implementations() {
-  static const auto all = make_forward(std::make_index_sequence<kMaxTargets>{});
-  return std::span(all).first(targets().size());
+  static const auto& all = immortal(make_forward(std::make_index_sequence<kMaxTargets>{}));
+  return all;
 }
 
 std::span<const BackwardImplementation> backward_implementations() {

@@ -1,7 +1,7 @@
 #pragma once
 
-// The seam between the ordinary code of src/cpu and the kernels, which are compiled once per target with that target's
-// instructions: plain structs and a table of functions. Nothing here may have code of its own.
+// The interface between the ordinary code of src/cpu and the kernels, which are compiled once per target with that
+// target's instructions: plain structs and a table of functions. Nothing here may contain code.
 
 #include <stddef.h>
 #include <stdint.h>
@@ -24,13 +24,13 @@ struct SourceRows {
 // product. src/cpu/README.md has the pictures.
 struct Geometry {
   int element_bytes = 4;
-  int panel = 0;       // columns of a panel
-  int rows = 0;        // rows of a register tile
-  int block_rows = 0;  // the most rows of a block; a multiple of rows
-  int left_rows = 1;   // left operands are read in whole groups of so many rows
-  int depth_step = 1;  // the depth of a product is a multiple of it
-  int tile_keys = 0;   // keys that are scored at once; a multiple of panel
-  bool fused = true;   // a multiply-add rounds once, so that x of the largest score is what rounding left, not 0
+  int panel = 0;           // columns of a panel
+  int rows = 0;            // rows of a register tile
+  int block_rows = 0;      // the most rows of a block; a multiple of rows
+  int left_rows = 1;       // left operands are read in whole groups of so many rows
+  int depth_multiple = 1;  // the depth of a product is a multiple of it
+  int tile_keys = 0;       // keys that are scored at once; a multiple of panel
+  bool fused = true;       // a multiply-add rounds once, so that x of the largest score is what rounding left, not 0
 };
 
 // The keys and values of one tile or of several tiles in order, as the kernels read them.
@@ -48,7 +48,7 @@ struct PackedKeys {
 struct QueryRow {
   const void* q = nullptr;             // [head_dim], the caller's element type
   void* out = nullptr;                 // [value_dim], the caller's element type
-  int64_t position = 0;                // key position the query stands at
+  int64_t position = 0;                // key position of the query
   int64_t key_begin = 0, key_end = 0;  // what causal, window and length leave
   const void* bias = nullptr;
   const uint8_t* mask = nullptr;
@@ -111,7 +111,7 @@ struct SoonNeeded {
   MemoryRows areas[kAreas];
 };
 
-// One block of query rows against a span of packed keys.
+// One block of query rows over the packed keys of a round.
 struct ForwardBlock {
   const ScoreRule* rule = nullptr;
   const QueryRow* rows = nullptr;
@@ -121,7 +121,7 @@ struct ForwardBlock {
   int64_t q_stride = 0;     // elements from row to row
   PackedKeys keys;
   RowStates state;
-  bool first_keys = false;  // nothing stands in state.out yet: it is written, not added to
+  bool first_keys = false;  // state.out is empty: it is written, not added to
   PooledSegments pooled;
   SoonNeeded soon;
   void* scratch = nullptr;  // forward_scratch_bytes, 64-byte aligned

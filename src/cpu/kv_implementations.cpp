@@ -21,13 +21,14 @@ std::string refuse(const DecodeTarget& target, const AttendCall& call) {
   return target.missing();
 }
 
-// Implementations are plain function pointers: one pair per target, made from its index.
+// Implementations are plain function pointers, made for each target from its index.
 template <std::size_t I>
 AttendImplementation implementation() {
-  return {.name = decode_targets()[I].name,
-          .refuse = [](const AttendCall& call) { return refuse(decode_targets()[I], call); },
-          .run = [](const AttendCall& call) { run_attend(call, decode_targets()[I].kernels()); },
-          .workspace = nullptr};
+  return {.name = decode_targets()[I].name, .answer = [](const AttendCall& call) {
+            return accept_unless<AttendCall>(refuse(decode_targets()[I], call), [](const AttendCall& accepted) {
+              run_attend(accepted, decode_targets()[I].kernels());
+            });
+          }};
 }
 
 template <std::size_t... I>
@@ -44,13 +45,10 @@ std::span<const AttendImplementation> attend_implementations() {
 
 std::span<const AppendImplementation> append_implementations() {
   static constexpr AppendImplementation kAppend[] = {
-      {.name = "cpu",
-       .refuse =
-           [](const AppendCall& call) {
-             return std::string(call.k.device.kind == DeviceKind::cpu ? "" : "the tensors lie on a CUDA device");
-           },
-       .run = run_append,
-       .workspace = nullptr}};
+      {.name = "cpu", .answer = [](const AppendCall& call) {
+         const bool on_cpu = call.k.device.kind == DeviceKind::cpu;
+         return accept_unless(on_cpu ? "" : "the tensors lie on a CUDA device", run_append);
+       }}};
   return kAppend;
 }
 

@@ -71,10 +71,11 @@ static_assert(static_cast<int>(WeightKind::i4) == static_cast<int>(WeightFormat:
 
 template <std::size_t I>
 LinearImplementation implementation() {
-  return {.name = decode_targets()[I].name,
-          .refuse = [](const LinearCall&) { return decode_targets()[I].missing(); },
-          .run = [](const LinearCall& call) { LinearRun(call, decode_targets()[I].linear()).run(); },
-          .workspace = nullptr};
+  return {.name = decode_targets()[I].name, .answer = [](const LinearCall&) {
+            return accept_unless<LinearCall>(decode_targets()[I].missing(), [](const LinearCall& accepted) {
+              LinearRun(accepted, decode_targets()[I].linear()).run();
+            });
+          }};
 }
 
 template <std::size_t... I>

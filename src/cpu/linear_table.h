@@ -1,7 +1,7 @@
 #pragma once
 
 // The seam between the ordinary code and the kernels of products with stored weights, as kernel_table.h is for the
-// fused forward: plain structs and a table of functions. Nothing here may have code of its own.
+// fused forward: plain structs and a table of functions. Nothing here may contain code.
 
 #include <stddef.h>
 #include <stdint.h>

@@ -30,7 +30,7 @@ class RowStatistics {
   explicit RowStatistics(const AttentionStats& stats);
 
   bool any() const { return any_; }
-  // Entropy and sum_p2, which need sums of their own inside the kernel.
+  // Entropy and sum_p2, for which the kernel keeps two more sums.
   bool needs_sums() const { return entropy_ || sum_p2_; }
 
   // Writes the statistics of tensor row i and returns its normaliser.

@@ -36,9 +36,9 @@ Workspace::~Workspace() {
 void* Workspace::take_bytes(std::size_t bytes) {
   require(used_ + aligned(bytes) <= block_.bytes, "internal: a workspace of ", block_.bytes, " bytes is asked for ",
           bytes, " more after ", used_);
-  void* piece = block_.memory + used_;
+  void* taken = block_.memory + used_;
   used_ += aligned(bytes);
-  return piece;
+  return taken;
 }
 
 }  // namespace rootdk::cpu

@@ -5,7 +5,7 @@
 
 namespace rootdk::cpu {
 
-// Scratch memory of one call, handed out in 64-byte aligned pieces. A thread keeps its last block, up to a bound, for
+// Scratch memory of one call, handed out in 64-byte aligned parts. A thread keeps its last block, up to a bound, for
 // its next call: fresh pages cost as much as a short attention.
 class Workspace {
  public:

@@ -1,4 +1,4 @@
-// What the dispatcher asks, most specialised first.
+// The implementations in the order in which the dispatcher asks them, the most specialised first.
 #include <array>
 
 #include "core/implementation.h"

@@ -1,4 +1,4 @@
-// What the dispatcher asks for a KV cache on a device.
+// The implementations for a KV cache on a device, in the order in which the dispatcher asks them.
 #include <array>
 
 #include "core/kv_call.h"

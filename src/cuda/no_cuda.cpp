@@ -1,4 +1,4 @@
-// Linked where the CUDA compiler is absent: the lists are empty, and no caller needs to know why.
+// Linked if there is no CUDA compiler: the lists are empty, and callers need no #ifdef.
 #include "core/implementation.h"
 
 namespace rootdk::cuda {

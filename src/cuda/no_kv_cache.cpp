@@ -1,5 +1,5 @@
-// Linked where the CUDA compiler is absent: calls on a cache that lies on a GPU are refused by everybody, each saying
-// why.
+// Linked if there is no CUDA compiler. Every other implementation refuses a call on a cache in GPU memory, each with
+// its reason.
 #include "core/kv_call.h"
 
 namespace rootdk::cuda {

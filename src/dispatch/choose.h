@@ -49,7 +49,7 @@ Explanation ask(const Call& call) {
   for (const Implementation<Call>& candidate : ordered<Call>()) {
     std::string refusal = !forced.empty() && candidate.name != forced
                               ? "target " + std::string(forced) + " is asked for"
-                              : candidate.refuse(call);
+                              : candidate.answer(call).refusal;
     if (refusal.empty() && result.chosen.empty()) result.chosen = candidate.name;
     result.candidates.push_back({std::string(candidate.name), std::move(refusal)});
   }
@@ -80,25 +80,26 @@ inline ErrorKind kind_of_refusal(const Explanation& answers, std::string_view fo
   return known ? ErrorKind::unsupported : ErrorKind::invalid_argument;
 }
 
-// The first implementation that accepts; a target that is forced excludes the others. Only a failure pays for the list
-// of reasons.
+// The answer of the first implementation that accepts; a target that is forced excludes the others. Only a failure pays
+// for the list of reasons.
 template <class Call>
-const Implementation<Call>& choose(std::string_view operation, const Call& call, std::string_view forced) {
+Answer<Call> choose(std::string_view operation, const Call& call, std::string_view forced) {
   for (const Implementation<Call>& candidate : ordered<Call>()) {
     if (!forced.empty() && candidate.name != forced) continue;
-    if (!candidate.refuse(call).empty()) continue;
+    Answer<Call> answer = candidate.answer(call);
+    if (!answer.refusal.empty()) continue;
     if (environment().verbose) {
       std::fprintf(stderr, "rootdk: %.*s on %.*s\n", static_cast<int>(operation.size()), operation.data(),
                    static_cast<int>(candidate.name.size()), candidate.name.data());
     }
-    return candidate;
+    return answer;
   }
   const Explanation answers = ask(call);
   fail(kind_of_refusal(answers, forced), operation, ": ", without_implementation(call, answers, forced));
 }
 
 template <class Call>
-const Implementation<Call>& choose(std::string_view operation, const Call& call) {
+Answer<Call> choose(std::string_view operation, const Call& call) {
   return choose(operation, call, forced_target(call.execution));
 }
 
@@ -118,8 +119,7 @@ Explanation explain_call(MakeCall make_call) {
 
 template <class Call>
 std::size_t workspace_of(std::string_view operation, const Call& call) {
-  const Implementation<Call>& chosen = choose(operation, call);
-  return chosen.workspace ? chosen.workspace(call) : 0;
+  return choose(operation, call).workspace_bytes;
 }
 
 }  // namespace rootdk::dispatch

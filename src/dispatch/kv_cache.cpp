@@ -26,7 +26,7 @@ std::vector<AttendImplementation> implementations<AttendCall>() {
 void append(KvCache& cache, ConstTensorView k, ConstTensorView v, KvSteps steps, const AppendParams& params,
             const Execution& execution) {
   AppendCall call = make_append_call(cache.state(), k, v, steps, params, execution);
-  const AppendImplementation& chosen = dispatch::choose("append", call, {});
+  const Answer<AppendCall> chosen = dispatch::choose("append", call, {});
   commit_append_call(cache.state(), steps, call);
   try {
     chosen.run(call);

@@ -1,6 +1,7 @@
 #pragma once
 
-// Attention the textbook way, with the whole n x n matrix in memory: what the fused kernels are measured against.
+// The textbook computation of attention, with the whole n x n matrix in memory: what the fused kernels are measured
+// against.
 
 #include "rootdk/tensor.h"
 

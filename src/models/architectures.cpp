@@ -105,7 +105,7 @@ TransformerConfig parse_gemma2(const JsonFields& fields) {
   config.embedding_scale = std::sqrt(static_cast<double>(config.d_model));
   // A cap that is left out has its usual value; null says that there is none.
   auto softcap = [&](std::string_view name, double usual) {
-    return fields.number({name}, fields.object().contains(std::string(name)) ? 0.0 : usual);
+    return fields.number({name}, fields.object().contains(name) ? 0.0 : usual);
   };
   config.head_softcap = softcap("final_logit_softcapping", 30.0);
   const double scalar = fields.number({"query_pre_attn_scalar"}, 256.0);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 namespace rootdk {
@@ -161,11 +162,11 @@ RopeConfig layer_rope(const JsonFields& fields, std::int64_t head_dim, const std
   Json own = fields.object();
   const Json* found = fields.find({"rope_parameters"});
   if (found && found->is_object() && found->contains(kind)) {
-    own["rope_parameters"] = (*found)[kind];
+    own.set("rope_parameters", *found->find(kind));
   } else if (!found || kind != "full_attention") {
     own.erase("rope_parameters");
     if (kind != "full_attention") own.erase("rope_scaling");
-    own["rope_theta"] = fields.number(names, usual_base);
+    own.set("rope_theta", Json(fields.number(names, usual_base)));
   }
   return rope(JsonFields(own, fields.where()), head_dim, 1.0);
 }
@@ -173,8 +174,8 @@ RopeConfig layer_rope(const JsonFields& fields, std::int64_t head_dim, const std
 Json without_layer_ropes(const JsonFields& fields) {
   Json plain = fields.object();
   const Json* found = fields.find({"rope_parameters"});
-  if (found && found->is_object() &&
-      std::any_of(found->begin(), found->end(), [](const Json& value) { return value.is_object(); })) {
+  if (found &&
+      std::ranges::any_of(found->items(), [](const Json::Member& member) { return member.value.is_object(); })) {
     plain.erase("rope_parameters");
   }
   return plain;
@@ -281,18 +282,18 @@ TransformerConfig make_config(const LanguageModelConfig& settings) {
 std::string config_json(const LanguageModelConfig& settings) {
   const TransformerConfig config = make_config(settings);
   const BlockConfig& block = config.stack.blocks.at(0);
-  return Json{{"model_type", "rootdk_lm"},
-              {"vocab_size", settings.vocab_size},
-              {"d_model", settings.d_model},
-              {"layers", settings.layers},
-              {"heads", settings.heads},
-              {"kv_heads", settings.kv_heads ? settings.kv_heads : settings.heads},
-              {"d_ff", block.feed_forward.d_ff},
-              {"context", settings.context},
-              {"position_encoding", settings.position_encoding},
-              {"scale", settings.scale},
-              {"qk_norm", settings.qk_norm},
-              {"softcap", settings.softcap}}
+  return nlohmann::json{{"model_type", "rootdk_lm"},
+                        {"vocab_size", settings.vocab_size},
+                        {"d_model", settings.d_model},
+                        {"layers", settings.layers},
+                        {"heads", settings.heads},
+                        {"kv_heads", settings.kv_heads ? settings.kv_heads : settings.heads},
+                        {"d_ff", block.feed_forward.d_ff},
+                        {"context", settings.context},
+                        {"position_encoding", settings.position_encoding},
+                        {"scale", settings.scale},
+                        {"qk_norm", settings.qk_norm},
+                        {"softcap", settings.softcap}}
       .dump(2);
 }
 

@@ -6,30 +6,23 @@
 #include <cmath>
 #include <initializer_list>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 
 #include "core/check.h"
+#include "models/json.h"
 
 namespace rootdk {
 
-using Json = nlohmann::json;
-
 inline Json parse_json(std::string_view text, const std::string& where) {
-  // A deep document would otherwise exhaust the stack of whoever walks it.
-  constexpr int kMaxDepth = 64;
-  const auto guard = [](int depth, Json::parse_event_t, Json&) {
-    if (depth > kMaxDepth) throw Error("too deep");
-    return true;
-  };
-  try {
-    return Json::parse(text, guard);
-  } catch (const Json::exception& error) {
-    fail(where, ": not valid JSON: ", error.what());
-  } catch (const Error&) {
-    fail(where, ": JSON nested deeper than ", kMaxDepth, " levels");
+  const Json::Limits limits;
+  std::optional<Json::Problem> problem;
+  Json document = Json::parse(text, limits, problem);
+  if (!problem) return document;
+  if (problem->kind == Json::Problem::Kind::depth) {
+    fail(where, ": JSON nested deeper than ", limits.depth, " levels");
   }
+  fail(where, ": not valid JSON: ", problem->detail);
 }
 
 class JsonFields {
@@ -44,8 +37,8 @@ class JsonFields {
   // The first of the names that is there and not null, or null.
   const Json* find(std::initializer_list<std::string_view> names) const {
     for (const std::string_view name : names) {
-      const auto found = object_.find(std::string(name));
-      if (found != object_.end() && !found->is_null()) return &*found;
+      const Json* found = object_.find(name);
+      if (found && !found->is_null()) return found;
     }
     return nullptr;
   }
@@ -95,7 +88,7 @@ class JsonFields {
   }
 
   static std::string shown(const Json& value) {
-    std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
+    std::string text = value.dump();
     if (text.size() > 80) text = text.substr(0, 77) + "...";
     return text;
   }

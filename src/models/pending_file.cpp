@@ -16,6 +16,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// A file under way is NAME.tmp-XXXXXX with random letters.
+constexpr std::string_view kMark = ".tmp-";
+constexpr std::size_t kRandomLetters = 6;
+
 // Follows a link, so that the file it leads to is replaced and not the link. A device, pipe or folder is refused:
 // rename would put a file in its place.
 fs::path resolve(const fs::path& path) {
@@ -30,7 +34,7 @@ fs::path resolve(const fs::path& path) {
 }  // namespace
 
 PendingFile::PendingFile(const fs::path& path) : target_(resolve(path)) {
-  temporary_ = target_.string() + ".tmp-XXXXXX";
+  temporary_ = target_.string() + std::string(kMark) + std::string(kRandomLetters, 'X');
   descriptor_ = ::mkostemp(temporary_.data(), O_CLOEXEC);
   check(descriptor_ >= 0, "cannot create a temporary file beside it");
 }
@@ -38,6 +42,12 @@ PendingFile::PendingFile(const fs::path& path) : target_(resolve(path)) {
 PendingFile::~PendingFile() {
   if (descriptor_ >= 0) ::close(descriptor_);
   if (!temporary_.empty()) ::unlink(temporary_.c_str());
+}
+
+bool PendingFile::is_leftover(const fs::path& path) {
+  const std::string name = path.filename().string();
+  const std::size_t at = name.rfind(kMark);
+  return at != std::string::npos && at > 0 && name.size() == at + kMark.size() + kRandomLetters;
 }
 
 void PendingFile::write(const void* data, std::size_t size) {

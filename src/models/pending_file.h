@@ -18,6 +18,9 @@ class PendingFile {
   void write(const void* data, std::size_t size);
   void commit();
 
+  // Whether a file is named as one that was never committed: its process was killed.
+  static bool is_leftover(const std::filesystem::path& path);
+
  private:
   unsigned mode() const;
   void flush_folder() const;

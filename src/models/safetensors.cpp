@@ -5,19 +5,16 @@
 #include <cstring>
 #include <limits>
 #include <mutex>
-#include <nlohmann/json.hpp>
 #include <optional>
-#include <set>
 
 #include "core/check.h"
+#include "models/json.h"
 #include "models/mapped_file.h"
 
 namespace rootdk {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "safetensors data is little-endian and used in place");
-
-using Json = nlohmann::json;
 
 constexpr std::size_t kLengthBytes = 8;
 constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // the limit of the format's own implementation
@@ -59,7 +56,13 @@ std::string shown(std::string_view text) {
   return result + (text.size() > kLongest ? "...'" : "'");
 }
 
-std::string shown_json(const Json& value) { return shown(value.dump(-1, ' ', true, Json::error_handler_t::replace)); }
+std::string sizes_text(std::span<const std::int64_t> sizes) {
+  std::string text = "[";
+  for (const std::int64_t size : sizes) text.append(text.size() > 1 ? "," : "").append(std::to_string(size));
+  return text + "]";
+}
+
+std::string shown_json(const Json& value) { return shown(value.dump()); }
 
 // Reads the header of one file. All messages begin with the file's name.
 class HeaderParser {
@@ -99,33 +102,25 @@ class HeaderParser {
     require(condition, "safetensors: ", file_, ": ", parts...);
   }
 
-  // nlohmann-json checks syntax and UTF-8; names given twice and deep nesting, which it lets pass, are refused here.
   Json parse_json(std::string_view text) const {
     check(text.starts_with('{'), "the header does not begin with '{'");
-    std::vector<std::set<std::string>> open_objects;
-    const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
-      check(depth <= kMaxJsonDepth, "the header is nested deeper than ", kMaxJsonDepth, " levels");
-      if (event == Json::parse_event_t::object_start) open_objects.emplace_back();
-      if (event == Json::parse_event_t::object_end) open_objects.pop_back();
-      if (event == Json::parse_event_t::key) {
-        const auto& key = parsed.get_ref<const std::string&>();
-        check(open_objects.back().insert(key).second, "the header names ", shown(key), " twice");
-      }
-      return true;
-    };
-    try {
-      return Json::parse(text.begin(), text.end(), watch);
-    } catch (const Json::exception& error) {
-      fail("safetensors: ", file_,
-           ": the header is not valid JSON: ", std::string_view(error.what()).substr(0, kLongestReason));
-    }
+    using Kind = Json::Problem::Kind;
+    std::optional<Json::Problem> problem;
+    Json header = Json::parse(text, {.depth = kMaxJsonDepth, .unique_names = true}, problem);
+    if (!problem) return header;
+    check(problem->kind != Kind::depth, "the header is nested deeper than ", kMaxJsonDepth, " levels");
+    check(problem->kind != Kind::repeated_name, "the header names ", shown(problem->detail), " twice");
+    fail("safetensors: ", file_,
+         ": the header is not valid JSON: ", std::string_view(problem->detail).substr(0, kLongestReason));
   }
 
   std::map<std::string, std::string> parse_metadata(const Json& value) const {
-    check(value.is_object(), "__metadata__ is ", shown_json(value), ", not an object");
+    if (!value.is_object()) check(false, "__metadata__ is ", shown_json(value), ", not an object");
     std::map<std::string, std::string> metadata;
     for (const auto& [key, text] : value.items()) {
-      check(text.is_string(), "__metadata__ ", shown(key), " is ", shown_json(text), ", not a string");
+      if (!text.is_string()) {
+        check(false, "__metadata__ ", shown(key), " is ", shown_json(text), ", not a string");
+      }
       metadata.emplace(key, text.get<std::string>());
     }
     return metadata;
@@ -133,12 +128,12 @@ class HeaderParser {
 
   Entry parse_entry(const std::string& name, const Json& value, std::size_t data_bytes) const {
     const std::string tensor = "tensor " + shown(name);
-    check(value.is_object(), tensor, " is ", shown_json(value), ", not an object");
+    if (!value.is_object()) check(false, tensor, " is ", shown_json(value), ", not an object");
     for (const auto& [key, unused] : value.items()) {
       check(key == "dtype" || key == "shape" || key == "data_offsets", tensor, " has the unknown field ", shown(key));
     }
     Entry entry{.name = name, .type_name = {}, .shape = {}};
-    entry.type_name = field<std::string>(tensor, value, "dtype", &Json::is_string, "a string");
+    entry.type_name = field(tensor, value, "dtype", &Json::is_string, "a string").get<std::string>();
     entry.type = find_type(entry.type_name);
     for (std::uint64_t size : naturals(tensor, value, "shape")) {
       check(size <= std::numeric_limits<std::int64_t>::max(), tensor, " has the size ", size, ", over 63 bits");
@@ -162,24 +157,27 @@ class HeaderParser {
             " has sizes that multiply to more than 64 bits hold");
       expected = product;
     }
-    check(entry.end - entry.begin == expected, tensor, " has ", entry.end - entry.begin, " bytes of data, but ",
-          entry.type_name, " ", shown_json(Json(entry.shape)), " takes ", expected);
+    if (entry.end - entry.begin == expected) return;
+    check(false, tensor, " has ", entry.end - entry.begin, " bytes of data, but ", entry.type_name, " ",
+          sizes_text(entry.shape), " takes ", expected);
   }
 
-  template <class T, class Predicate>
-  T field(const std::string& tensor, const Json& value, const char* key, Predicate is, std::string_view what) const {
-    const auto found = value.find(key);
-    check(found != value.end(), tensor, " has no ", key);
-    check(((*found).*is)(), tensor, " has the ", key, " ", shown_json(*found), ", not ", what);
-    return found->template get<T>();
+  template <class Predicate>
+  const Json& field(const std::string& tensor, const Json& value, const char* key, Predicate is,
+                    std::string_view what) const {
+    const Json* found = value.find(key);
+    check(found != nullptr, tensor, " has no ", key);
+    if (!(found->*is)()) check(false, tensor, " has the ", key, " ", shown_json(*found), ", not ", what);
+    return *found;
   }
 
   // A list of integers that are not negative; 1.5, -1 and numbers over 64 bits are refused.
   std::vector<std::uint64_t> naturals(const std::string& tensor, const Json& value, const char* key) const {
-    const auto list = field<Json>(tensor, value, key, &Json::is_array, "a list");
     std::vector<std::uint64_t> result;
-    for (const Json& number : list) {
-      check(number.is_number_unsigned(), tensor, " has ", shown_json(number), " in ", key, ", not a natural number");
+    for (const Json& number : field(tensor, value, key, &Json::is_array, "a list")) {
+      if (!number.is_number_unsigned()) {
+        check(false, tensor, " has ", shown_json(number), " in ", key, ", not a natural number");
+      }
       result.push_back(number.get<std::uint64_t>());
     }
     return result;

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <utility>
 
+#include "models/text_budget.h"
 #include "models/tokenizer_parts.h"
 #include "models/unicode.h"
 
@@ -46,7 +47,8 @@ class TokenizerReader {
   void read_added_tokens() {
     const Json* list = fields_.find({"added_tokens"});
     require(!list || list->is_array(), where_, ": added_tokens must be a list");
-    for (const Json& entry : list ? *list : Json::array()) {
+    const Json none;
+    for (const Json& entry : list ? *list : none) {
       const JsonFields token(entry, where_);
       const std::int64_t id = token.integer({"id"});
       require(id >= 0 && id < (1 << 24), where_, ": added token id ", id, " is not between 0 and ", 1 << 24);
@@ -153,21 +155,34 @@ const Tokenizer::AddedToken* Tokenizer::added_at(std::string_view text) const {
 void Tokenizer::encode_text(std::string_view text, bool first, std::vector<std::int32_t>& ids) const {
   if (text.empty()) return;
   std::string normal(text);
-  for (const TextStep& step : normalizers_) normal = step(std::move(normal));
+  for (const TextStep& step : normalizers_) {
+    normal = step(std::move(normal));
+    TextBudget::require_size(normal.size());
+    TextBudget::require_time();
+  }
   std::vector<std::string> pieces{std::move(normal)};
   for (const SplitStep& split : splits_) {
     std::vector<std::string> finer;
+    std::size_t bytes = 0;
     for (std::size_t i = 0; i < pieces.size(); ++i) {
-      for (std::string& part : split(std::move(pieces[i]), first && i == 0)) finer.push_back(std::move(part));
+      for (std::string& part : split(std::move(pieces[i]), first && i == 0)) {
+        TextBudget::require_size(bytes += part.size());
+        finer.push_back(std::move(part));
+      }
+      if (i % 64 == 0) TextBudget::require_time();
     }
     pieces = std::move(finer);
   }
-  for (const std::string& piece : pieces) model_->encode(piece, ids);
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    model_->encode(pieces[i], ids);
+    if (i % 64 == 0) TextBudget::require_time();
+  }
 }
 
 std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool special) const {
   const std::size_t invalid = unicode::find_invalid(text);
   require(invalid == std::string_view::npos, "tokenizer: the text is not valid UTF-8 at byte ", invalid);
+  const TextBudget budget(text.size());
   std::vector<std::int32_t> ids;
   if (special) ids = before_;
   std::size_t begin = 0;
@@ -194,11 +209,14 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool special)
 
 std::string Tokenizer::decode(std::span<const std::int32_t> ids, bool with_special) const {
   std::vector<std::string> tokens;
+  std::size_t bytes = 0;
   for (const std::int32_t id : ids) {
     const std::string& text = token(id);
+    bytes += text.size();
     const bool special = static_cast<std::size_t>(id) < special_.size() && special_[static_cast<std::size_t>(id)];
     if (!special || with_special) tokens.push_back(text);
   }
+  const TextBudget budget(bytes);
   std::string text;
   if (decoder_) {
     for (const std::string& part : decoder_(std::move(tokens))) text += part;

@@ -4,6 +4,7 @@
 #include <limits>
 #include <queue>
 
+#include "models/text_budget.h"
 #include "models/tokenizer_parts.h"
 #include "models/unicode.h"
 
@@ -196,6 +197,7 @@ class WordPiece : public TokenModel {
     std::vector<std::int32_t> found;
     std::size_t begin = 0;
     while (begin < piece.size() && count <= longest_word_) {
+      TextBudget::require_time();  // the square of the piece's length, where the file allows long words
       std::size_t end = piece.size();
       std::optional<std::int32_t> id;
       for (; end > begin; --end) {

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "models/text_budget.h"
 #include "models/tokenizer_parts.h"
 #include "models/unicode.h"
 
@@ -62,6 +63,7 @@ class CharacterMap {
       for (std::size_t at = place; at < replacements_.size() && replacements_[at]; ++at) {
         result += static_cast<char>(replacements_[at]);
       }
+      TextBudget::require_size(result.size());
       i += length;
     }
     return result;
@@ -137,6 +139,7 @@ TextStep make_replace(const JsonFields& fields) {
     std::size_t done = 0;
     for (const auto& [begin, end] : regex->matches(text)) {
       result += text.substr(done, begin - done) + to;
+      TextBudget::require_size(result.size());
       done = end;
     }
     return result + text.substr(done);
@@ -150,6 +153,7 @@ std::string replace_all(std::string text, std::string_view from, std::string_vie
   std::size_t done = 0;
   for (std::size_t at = text.find(from); at != std::string::npos; at = text.find(from, done)) {
     result.append(text, done, at - done).append(to);
+    TextBudget::require_size(result.size());
     done = at + from.size();
   }
   return result.append(text, done);

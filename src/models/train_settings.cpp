@@ -1,5 +1,7 @@
 #include "models/train_settings.h"
 
+#include <nlohmann/json.hpp>
+
 #include "models/json_fields.h"
 
 namespace rootdk {
@@ -35,32 +37,32 @@ void check_settings(const TrainSettings& settings) {
 
 std::string settings_json(const TrainSettings& settings) {
   const LanguageModelConfig& model = settings.model;
-  return Json{{"vocab_size", model.vocab_size},
-              {"d_model", model.d_model},
-              {"layers", model.layers},
-              {"heads", model.heads},
-              {"kv_heads", model.kv_heads},
-              {"d_ff", model.d_ff},
-              {"context", model.context},
-              {"position_encoding", model.position_encoding},
-              {"scale", model.scale},
-              {"qk_norm", model.qk_norm},
-              {"softcap", model.softcap},
-              {"tokenizer", settings.tokenizer},
-              {"batch", settings.batch},
-              {"steps", settings.steps},
-              {"schedule", name_of(settings.schedule)},
-              {"learning_rate", settings.learning_rate},
-              {"warmup_steps", settings.warmup_steps},
-              {"beta1", settings.adam.beta1},
-              {"beta2", settings.adam.beta2},
-              {"eps", settings.adam.eps},
-              {"weight_decay", settings.adam.weight_decay},
-              {"clip", settings.clip},
-              {"dropout", settings.dropout},
-              {"qk_clip", settings.qk_clip},
-              {"validation_share", settings.validation_share},
-              {"seed", settings.seed}}
+  return nlohmann::json{{"vocab_size", model.vocab_size},
+                        {"d_model", model.d_model},
+                        {"layers", model.layers},
+                        {"heads", model.heads},
+                        {"kv_heads", model.kv_heads},
+                        {"d_ff", model.d_ff},
+                        {"context", model.context},
+                        {"position_encoding", model.position_encoding},
+                        {"scale", model.scale},
+                        {"qk_norm", model.qk_norm},
+                        {"softcap", model.softcap},
+                        {"tokenizer", settings.tokenizer},
+                        {"batch", settings.batch},
+                        {"steps", settings.steps},
+                        {"schedule", name_of(settings.schedule)},
+                        {"learning_rate", settings.learning_rate},
+                        {"warmup_steps", settings.warmup_steps},
+                        {"beta1", settings.adam.beta1},
+                        {"beta2", settings.adam.beta2},
+                        {"eps", settings.adam.eps},
+                        {"weight_decay", settings.adam.weight_decay},
+                        {"clip", settings.clip},
+                        {"dropout", settings.dropout},
+                        {"qk_clip", settings.qk_clip},
+                        {"validation_share", settings.validation_share},
+                        {"seed", settings.seed}}
       .dump();
 }
 

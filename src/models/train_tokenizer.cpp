@@ -1,6 +1,7 @@
 #include "models/train_tokenizer.h"
 
 #include <map>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <unordered_map>
 #include <utility>
@@ -59,24 +60,27 @@ std::string character_tokenizer_json(std::string_view text) {
   require_text(text);
   std::set<char32_t> characters;
   for (const char32_t c : unicode::code_points(text)) characters.insert(c);
-  Json vocab = {{"<unk>", 0}};
+  nlohmann::json vocab = {{"<unk>", 0}};
   std::int32_t next = 1;
   for (const char32_t c : characters) {
     std::string token;
     unicode::append(token, c);
     vocab[token] = next++;
   }
-  const Json unknown = {{"id", 0},         {"content", "<unk>"},  {"single_word", false}, {"lstrip", false},
-                        {"rstrip", false}, {"normalized", false}, {"special", true}};
-  return Json{
-      {"version", "1.0"},
-      {"added_tokens", Json::array({unknown})},
-      {"normalizer", nullptr},
-      {"pre_tokenizer", nullptr},
-      {"post_processor", nullptr},
-      {"decoder", {{"type", "Fuse"}}},
-      {"model",
-       {{"type", "BPE"}, {"unk_token", "<unk>"}, {"fuse_unk", false}, {"vocab", vocab}, {"merges", Json::array()}}}}
+  const nlohmann::json unknown = {{"id", 0},         {"content", "<unk>"},  {"single_word", false}, {"lstrip", false},
+                                  {"rstrip", false}, {"normalized", false}, {"special", true}};
+  return nlohmann::json{{"version", "1.0"},
+                        {"added_tokens", nlohmann::json::array({unknown})},
+                        {"normalizer", nullptr},
+                        {"pre_tokenizer", nullptr},
+                        {"post_processor", nullptr},
+                        {"decoder", {{"type", "Fuse"}}},
+                        {"model",
+                         {{"type", "BPE"},
+                          {"unk_token", "<unk>"},
+                          {"fuse_unk", false},
+                          {"vocab", vocab},
+                          {"merges", nlohmann::json::array()}}}}
       .dump(1);
 }
 
@@ -84,10 +88,10 @@ std::string bpe_tokenizer_json(std::string_view text, std::int64_t vocab_size) {
   require_text(text);
   require(vocab_size >= 256 && vocab_size <= 65536, "tokenizer: a BPE vocabulary of ", vocab_size,
           " is not between 256 and 65536");
-  const Json byte_level = {
+  const nlohmann::json byte_level = {
       {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", true}};
   std::vector<SplitStep> splits;
-  add_splits(byte_level, "tokenizer", splits);
+  add_splits(parse_json(byte_level.dump(), "tokenizer"), "tokenizer", splits);
   std::unordered_map<std::string, std::int64_t> counts;
   for (const std::string& piece : splits.front()(std::string(text), true)) ++counts[piece];
 
@@ -104,7 +108,7 @@ std::string bpe_tokenizer_json(std::string_view text, std::int64_t vocab_size) {
     }
     words.push_back(std::move(word));
   }
-  Json merges = Json::array();
+  nlohmann::json merges = nlohmann::json::array();
   while (static_cast<std::int64_t>(tokens.size()) < vocab_size) {
     const Pair pair = most_frequent(words);
     if (pair.first < 0) break;
@@ -114,15 +118,15 @@ std::string bpe_tokenizer_json(std::string_view text, std::int64_t vocab_size) {
     join(words, pair, static_cast<std::int32_t>(tokens.size()));
     tokens.push_back(left + right);
   }
-  Json vocab = Json::object();
+  nlohmann::json vocab = nlohmann::json::object();
   for (std::size_t i = 0; i < tokens.size(); ++i) vocab[tokens[i]] = i;
-  return Json{{"version", "1.0"},
-              {"added_tokens", Json::array()},
-              {"normalizer", nullptr},
-              {"pre_tokenizer", byte_level},
-              {"post_processor", nullptr},
-              {"decoder", {{"type", "ByteLevel"}}},
-              {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", merges}}}}
+  return nlohmann::json{{"version", "1.0"},
+                        {"added_tokens", nlohmann::json::array()},
+                        {"normalizer", nullptr},
+                        {"pre_tokenizer", byte_level},
+                        {"post_processor", nullptr},
+                        {"decoder", {{"type", "ByteLevel"}}},
+                        {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", merges}}}}
       .dump(1);
 }
 

@@ -7,7 +7,10 @@
 #include <unicode/utext.h>
 #include <unicode/utf8.h>
 
+#include <algorithm>
+
 #include "core/check.h"
+#include "models/text_budget.h"
 
 namespace rootdk::unicode {
 namespace {
@@ -149,22 +152,28 @@ Regex::Regex(Regex&&) noexcept = default;
 Regex& Regex::operator=(Regex&&) noexcept = default;
 
 std::vector<std::pair<std::size_t, std::size_t>> Regex::matches(std::string_view text) const {
-  constexpr std::int32_t kTimeLimit = 200000;     // steps of the matcher for one match: well above any sane one
-  constexpr std::int32_t kStackLimit = 16 << 20;  // bytes
+  const TextBudget budget(text.size());  // where the caller has none
+  // ICU keeps a frame for each character of a run: room in proportion to the text, within what ICU can count.
+  const std::int64_t stack_limit =
+      std::min<std::int64_t>((16 << 20) + 64 * static_cast<std::int64_t>(text.size()), 1 << 30);
   UErrorCode status = U_ZERO_ERROR;
   const std::unique_ptr<UText, UText* (*)(UText*)> input(
       utext_openUTF8(nullptr, text.data(), static_cast<std::int64_t>(text.size()), &status), utext_close);
   const std::unique_ptr<icu::RegexMatcher> matcher(compiled_->pattern->matcher(status));
   std::vector<std::pair<std::size_t, std::size_t>> found;
   if (U_SUCCESS(status)) {
-    matcher->setTimeLimit(kTimeLimit, status);
-    matcher->setStackLimit(kStackLimit, status);
+    // Called every 10,000 steps of the matcher.
+    matcher->setMatchCallback([](const void*, std::int32_t) -> UBool { return !TextBudget::time_is_up(); }, nullptr,
+                              status);
+    matcher->setStackLimit(static_cast<std::int32_t>(stack_limit), status);
     matcher->reset(input.get());
     while (U_SUCCESS(status) && matcher->find(status)) {
       const std::int64_t begin = matcher->start64(status), end = matcher->end64(status);
       found.emplace_back(static_cast<std::size_t>(begin), static_cast<std::size_t>(end));
+      if (found.size() % 64 == 0) TextBudget::require_time();
     }
   }
+  if (status == U_REGEX_STOPPED_BY_CALLER) TextBudget::require_time();
   require(U_SUCCESS(status), "tokenizer: the expression ", compiled_->text,
           " failed on this text: ", u_errorName(status));
   return found;

@@ -1,12 +1,14 @@
 #include "c_api/status.h"
 #include "models/generate.h"
 #include "models_api/handles.h"
+#include "models_api/interruptible.h"
 
 using namespace rootdk;
 using namespace rootdk::models_api;
 using rootdk::c_api::guarded;
 
 struct rootdk_generation {
+  std::unique_ptr<InterruptibleExecutor> executor;  // of the generator
   Generator generator;
   std::optional<StreamDecoder> stream{};  // where the model has a tokenizer
   std::optional<std::int32_t> pending{};  // drawn, but its text could not be handed out for want of memory
@@ -38,8 +40,7 @@ GenerateParams convert_params(const rootdk_generate_params* params) {
                        .top_p = p.top_p,
                        .seed = p.seed},
           .stop_at_end = p.stop_at_end != 0,
-          .cache = p.cache != 0,
-          .executor = executor_of(p.threads)};
+          .cache = p.cache != 0};
 }
 
 }  // namespace
@@ -67,8 +68,11 @@ rootdk_status rootdk_generation_begin(const rootdk_model* model, const int32_t* 
       // The answer of an encoder-decoder model is a text of its own.
       stream.emplace(*subject.tokenizer, config.encoder ? std::vector<std::int32_t>() : prompt);
     }
-    made =
-        new rootdk_generation{Generator(subject.model, std::move(prompt), convert_params(params)), std::move(stream)};
+    auto executor = std::make_unique<InterruptibleExecutor>(executor_of(params ? params->threads : 0));
+    GenerateParams converted = convert_params(params);
+    converted.executor = executor.get();
+    Generator generator(subject.model, std::move(prompt), converted);
+    made = new rootdk_generation{std::move(executor), std::move(generator), std::move(stream)};
   });
 }
 

@@ -4,6 +4,7 @@
 #include "lab/inspect/json.h"
 #include "lab/inspect/page.h"
 #include "models_api/handles.h"
+#include "models_api/interruptible.h"
 
 using namespace rootdk;
 using namespace rootdk::models_api;
@@ -34,8 +35,7 @@ lab::InspectOptions convert_params(const rootdk_inspect_params* params) {
   require(p.map_side >= 1, "inspect: map_side ", p.map_side, " must be at least 1");
   return {.layers = chosen(p.layers, p.layer_count, "layers"),
           .heads = chosen(p.heads, p.head_count, "heads"),
-          .map_side = p.map_side,
-          .executor = executor_of(p.threads)};
+          .map_side = p.map_side};
 }
 
 const rootdk_inspection& given(const rootdk_inspection* inspection) {
@@ -59,7 +59,10 @@ rootdk_status rootdk_model_inspect(const rootdk_model* model, const int32_t* ids
   return guarded([&] {
     rootdk_inspection*& made = result(inspection, "inspection");
     made = nullptr;
-    made = new rootdk_inspection{lab::inspect(loaded(model), ids_of(ids, count), convert_params(params))};
+    lab::InspectOptions options = convert_params(params);
+    InterruptibleExecutor executor(executor_of(params ? params->threads : 0));
+    options.executor = &executor;
+    made = new rootdk_inspection{lab::inspect(loaded(model), ids_of(ids, count), options)};
   });
 }
 

@@ -4,6 +4,7 @@
 #include "c_api/status.h"
 #include "models/token_ids.h"
 #include "models_api/handles.h"
+#include "models_api/interruptible.h"
 
 using namespace rootdk;
 using namespace rootdk::models_api;
@@ -136,7 +137,8 @@ rootdk_status rootdk_model_forward(const rootdk_model* model, const rootdk_tenso
     const std::int64_t width = output_width(subject.model.config());
     const TensorView to = c_api::view(out);
     check_output(to, {input.batch, tokens / input.batch, width});
-    Context context{.executor = executor_of(threads)};
+    InterruptibleExecutor executor(executor_of(threads));
+    Context context{.executor = &executor};
     const ModelResult computed = subject.model.forward(context, input);
     const float* from = std::as_const(*computed.output).data();
     for (std::int64_t b = 0; b < to.size(0); ++b) {

@@ -94,7 +94,8 @@ void append(const AppendCall& call) {
 
 std::string refuse_append(const AppendCall& call) { return refuse_device(call.k.device); }
 
-constexpr AppendImplementation kAppend[] = {{.name = "reference", .refuse = refuse_append, .run = append}};
+constexpr AppendImplementation kAppend[] = {
+    {.name = "reference", .answer = [](const AppendCall& call) { return accept_unless(refuse_append(call), append); }}};
 
 }  // namespace
 

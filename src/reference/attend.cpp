@@ -172,7 +172,8 @@ void attend(const AttendCall& call) {
 
 std::string refuse_attend(const AttendCall& call) { return refuse_device(call.q.device); }
 
-constexpr AttendImplementation kAttend[] = {{.name = "reference", .refuse = refuse_attend, .run = attend}};
+constexpr AttendImplementation kAttend[] = {
+    {.name = "reference", .answer = [](const AttendCall& call) { return accept_unless(refuse_attend(call), attend); }}};
 
 }  // namespace
 

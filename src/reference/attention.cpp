@@ -175,7 +175,9 @@ void forward(const ForwardCall& call) {
 
 std::string refuse_forward(const ForwardCall& call) { return refuse_device(call.q.device); }
 
-constexpr ForwardImplementation kForward[] = {{.name = "reference", .refuse = refuse_forward, .run = forward}};
+constexpr ForwardImplementation kForward[] = {{.name = "reference", .answer = [](const ForwardCall& call) {
+                                                 return accept_unless(refuse_forward(call), forward);
+                                               }}};
 
 }  // namespace
 

@@ -228,7 +228,9 @@ void backward(const BackwardCall& call) {
 
 std::string refuse_backward(const BackwardCall& call) { return refuse_device(call.saved.q.device); }
 
-constexpr BackwardImplementation kBackward[] = {{.name = "reference", .refuse = refuse_backward, .run = backward}};
+constexpr BackwardImplementation kBackward[] = {{.name = "reference", .answer = [](const BackwardCall& call) {
+                                                   return accept_unless(refuse_backward(call), backward);
+                                                 }}};
 
 }  // namespace
 

@@ -38,10 +38,8 @@ double weight_at(const WeightMatrix& w, std::int64_t row, std::int64_t column) {
 }
 
 std::span<const LinearImplementation> linear_implementations() {
-  static constexpr LinearImplementation kReference[] = {{.name = "reference",
-                                                         .refuse = [](const LinearCall&) { return std::string(); },
-                                                         .run = run,
-                                                         .workspace = nullptr}};
+  static constexpr LinearImplementation kReference[] = {
+      {.name = "reference", .answer = [](const LinearCall&) { return accept_unless<LinearCall>("", run); }}};
   return kReference;
 }
 

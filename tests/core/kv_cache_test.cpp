@@ -119,7 +119,29 @@ TEST(KvCache, EvictFreesWholePagesAndKeepsPositions) {
   EXPECT_EQ(cache.usage().free_pages, 6);
   EXPECT_THAT(message_of([&] { cache.trim(s, 50); }), HasSubstr("length 50 lies in the evicted positions 0 to 80"));
   EXPECT_THAT(message_of([&] { cache.fork(s, 50); }), HasSubstr("length 50 lies in the evicted positions 0 to 80"));
-  EXPECT_THAT(message_of([&] { cache.evict(s, 90, 0); }), HasSubstr("keep_first 90 is beyond"));
+  EXPECT_THAT(message_of([&] { cache.evict(s, 90, 0); }), HasSubstr("the tokens 80 to 90 would be lost"));
+}
+
+// One gap a sequence: what was to be kept is never lost without a word.
+TEST(KvCache, EvictKeepsWhatItWasToldToKeep) {
+  KvCache cache = paged(16);
+  const SequenceId a = cache.open(), b = cache.open();
+  give(cache, a, 100);
+  give(cache, b, 100);
+  cache.evict(a, 3, 2);  // the gap is 3 to 98
+  cache.evict(a, 0, 100);
+  EXPECT_NO_THROW(cache.page_of(a, 0));
+  EXPECT_NO_THROW(cache.page_of(a, 2));
+
+  cache.evict(b, 50, 5);  // 50 to 95
+  EXPECT_THAT(
+      message_of([&] { cache.evict(b, 4, 90); }),
+      HasSubstr("evict the positions 4 to 10, apart from those evicted before, 50 to 95 of sequence 1: there is "
+                "one gap a sequence, and the tokens 10 to 50 would be lost"));
+  for (const std::int64_t position : {4, 10, 49}) EXPECT_NO_THROW(cache.page_of(b, position));
+  cache.evict(b, 10, 50);  // touches: one gap from 10 on
+  EXPECT_THAT(message_of([&] { cache.page_of(b, 10); }), HasSubstr("was evicted"));
+  EXPECT_NO_THROW(cache.page_of(b, 9));
 }
 
 TEST(KvCache, LayersShareSequencesAndPages) {

@@ -42,7 +42,7 @@ std::vector<std::vector<std::byte>> after_append(const AppendImplementation& imp
     AppendCall call = make_append_call(cache.state(), keys.view().slice(2, 0, tokens), v.view().slice(2, 0, tokens),
                                        steps, params, {.cpu = {.executor = &shared_executor(2)}});
     commit_append_call(cache.state(), steps, call);
-    implementation.run(call);
+    implementation.answer(call).run(call);
   };
   const SequenceId one = cache.open(), two = cache.open();
   run({{.sequence = one, .tokens = 7}}, 7);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "conformance/conformance.h"
+#include "core/implementation.h"
 #include "cpu/targets.h"
 
 namespace rootdk::test {
@@ -40,6 +41,31 @@ std::vector<std::string> names() {
   for (const cpu::Target& target : cpu::targets()) result.emplace_back(target.name);
   return result;
 }
+
+// Few queries on the kernels of decoding: what they take is right, and the grid has some that they take.
+class FewQueries : public testing::TestWithParam<std::string> {
+ protected:
+  void expect_what_it_takes(DType dtype) {
+    const ConformanceReport report = expect_conformance({.name = GetParam()}, dtype);
+    if (IsSkipped()) return;
+    EXPECT_GT(report.forward_runs, 0);
+  }
+};
+
+TEST_P(FewQueries, F32) { expect_what_it_takes(DType::f32); }
+TEST_P(FewQueries, Bf16) { expect_what_it_takes(DType::bf16); }
+TEST_P(FewQueries, F16) { expect_what_it_takes(DType::f16); }
+
+std::vector<std::string> decode_names() {
+  std::vector<std::string> result;
+  for (const ForwardImplementation& one : cpu::forward_implementations()) {
+    if (one.name.starts_with("decode_")) result.emplace_back(one.name);
+  }
+  return result;
+}
+
+INSTANTIATE_TEST_SUITE_P(Targets, FewQueries, testing::ValuesIn(decode_names()),
+                         [](const auto& info) { return info.param; });
 
 INSTANTIATE_TEST_SUITE_P(Targets, CpuConformance, testing::ValuesIn(names()),
                          [](const auto& info) { return info.param; });

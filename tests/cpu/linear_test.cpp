@@ -76,7 +76,7 @@ class LinearTarget : public ::testing::TestWithParam<std::string_view> {
   void SetUp() override {
     for (const LinearImplementation& candidate : cpu::linear_implementations()) {
       if (candidate.name != GetParam()) continue;
-      if (const std::string why = candidate.refuse({}); !why.empty()) GTEST_SKIP() << why;
+      if (const std::string why = candidate.answer({}).refusal; !why.empty()) GTEST_SKIP() << why;
       return;
     }
     GTEST_SKIP() << "this build has no target " << GetParam();

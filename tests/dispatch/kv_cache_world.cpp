@@ -127,14 +127,21 @@ class World {
 
   std::string evict(const Operation& operation) {
     ModelSequence& sequence = sequences_[operation.a % sequences_.size()];
-    std::int64_t first = operation.b % 20;
-    const std::int64_t last = operation.c % 40;
-    const bool has_gap = sequence.gap_begin < sequence.gap_end;
-    if (has_gap) first = std::min(first, sequence.gap_end);
-    cache_.evict(sequence.id, first, last);
+    const std::int64_t first = operation.b % 20, last = operation.c % 40;
     std::int64_t begin = first, end = std::max<std::int64_t>(0, sequence.length() - last);
+    const bool has_gap = sequence.gap_begin < sequence.gap_end;
+    // Two gaps are refused, and nothing changes.
+    const bool apart = has_gap && begin < end && (end < sequence.gap_begin || begin > sequence.gap_end);
+    bool refused = false;
+    try {
+      cache_.evict(sequence.id, first, last);
+    } catch (const Error&) {
+      refused = true;
+    }
+    if (refused != apart) return apart ? "evict took a second gap" : "evict was refused";
+    if (apart || begin >= end) return {};
     if (has_gap) begin = std::min(begin, sequence.gap_begin), end = std::max(end, sequence.gap_end);
-    if (begin < end) sequence.gap_begin = begin, sequence.gap_end = end;
+    sequence.gap_begin = begin, sequence.gap_end = end;
     return {};
   }
 

@@ -1,4 +1,5 @@
-// The pages say what is so: links lead to files, and the test values of docs/dropout.md are those of the code.
+// Checks the documentation against the code: links lead to files, folder pages name files that exist, results and
+// logbook are dated and indexed, and the test values of docs/dropout.md are those of the code.
 
 #include <gtest/gtest.h>
 
@@ -31,10 +32,27 @@ std::vector<fs::path> pages() {
   for (const char* name : {"README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"}) {
     result.push_back(kRoot / name);
   }
-  for (const auto& entry : fs::recursive_directory_iterator(kRoot / "docs")) {
-    if (entry.path().extension() == ".md") result.push_back(entry.path());
+  for (const char* folder : {"docs", "src", "python", "tests"}) {
+    for (const auto& entry : fs::recursive_directory_iterator(kRoot / folder)) {
+      if (entry.path().extension() == ".md") result.push_back(entry.path());
+    }
   }
   return result;
+}
+
+// The pages of one folder but its index.
+std::vector<fs::path> pages_in(const fs::path& folder) {
+  std::vector<fs::path> result;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (entry.path().extension() == ".md" && entry.path().filename() != "README.md") result.push_back(entry.path());
+  }
+  return result;
+}
+
+std::string text_of(const fs::path& path) {
+  std::string text;
+  for (const std::string& line : lines_of(path)) text += line + '\n';
+  return text;
 }
 
 // The anchor that a heading gets: lower case, spaces to hyphens, punctuation gone.
@@ -78,6 +96,79 @@ TEST(Docs, LinksLeadSomewhere) {
     }
   }
   EXPECT_GT(links, 50);
+}
+
+TEST(Docs, EveryPageIsInTheIndexOfItsFolder) {
+  for (const char* folder : {"docs", "docs/results", "docs/logbook", "docs/decisions"}) {
+    const std::string index = text_of(kRoot / folder / "README.md");
+    for (const fs::path& page : pages_in(kRoot / folder)) {
+      std::string link = "(";
+      link.append(page.filename().string()).append(")");
+      EXPECT_NE(index.find(link), std::string::npos) << page << " is not in the index";
+    }
+  }
+}
+
+// A result is worth little without its date, machine and command, and should be readable at a glance.
+TEST(Docs, ResultsHaveDateMachineAndCommand) {
+  static const std::regex kDate("\\| date \\| 20\\d\\d-\\d\\d-\\d\\d \\|");
+  static const std::regex kCommand("`[^`]*(bench|make)[^`]*`");
+  const std::vector<fs::path> results = pages_in(kRoot / "docs/results");
+  EXPECT_GE(results.size(), 3u);
+  for (const fs::path& page : results) {
+    const std::string text = text_of(page);
+    EXPECT_TRUE(std::regex_search(text, kDate)) << page;
+    EXPECT_NE(text.find("\n| machine | "), std::string::npos) << page;
+    EXPECT_TRUE(std::regex_search(text, kCommand)) << page;
+    EXPECT_LE(lines_of(page).size(), 150u) << page << " is longer than two screens";
+  }
+}
+
+TEST(Docs, LogbookEntriesAreDatedNewestFirst) {
+  static const std::regex kEntry("## (20\\d\\d-\\d\\d-\\d\\d): .+");
+  for (const fs::path& page : pages_in(kRoot / "docs/logbook")) {
+    std::string before = "9999";
+    for (const std::string& line : lines_of(page)) {
+      if (!line.starts_with("## ")) continue;
+      std::smatch match;
+      ASSERT_TRUE(std::regex_match(line, match, kEntry)) << page << ": " << line;
+      EXPECT_LE(match[1], before) << page << ": " << line;
+      before = match[1];
+    }
+    EXPECT_NE(before, "9999") << page << " has no entry";
+  }
+}
+
+TEST(Docs, TheGlossaryIsShort) {
+  int words = 0;
+  bool inside = false;
+  for (const std::string& line : lines_of(kRoot / "ARCHITECTURE.md")) {
+    if (line.starts_with("## ")) inside = line == "## Glossary";
+    if (inside && line.starts_with("| ") && !line.starts_with("| word |") && !line.starts_with("| --- ")) ++words;
+  }
+  EXPECT_GE(words, 20);
+  EXPECT_LE(words, 30);
+}
+
+// A page in src/ that names a file names one that is there: in its folder, or by its path from src/.
+TEST(Docs, FolderPagesNameFilesThatExist) {
+  static const std::regex kFile("`([A-Za-z0-9_./]+\\.(h|cpp|cuh|cu|py|sh))`");
+  int files = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(kRoot / "src")) {
+    if (entry.path().filename() != "README.md") continue;
+    const fs::path folder = entry.path().parent_path();
+    const std::string text = text_of(entry.path());
+    for (std::sregex_iterator match(text.begin(), text.end(), kFile), end; match != end; ++match) {
+      const std::string name = (*match)[1];
+      bool found = false;
+      for (const fs::path& base : {folder, folder.parent_path(), kRoot / "src", kRoot}) {
+        found = found || fs::exists(base / name);
+      }
+      EXPECT_TRUE(found) << entry.path() << " names " << name;
+      ++files;
+    }
+  }
+  EXPECT_GT(files, 50);
 }
 
 TEST(Docs, PhiloxValues) {

@@ -1,6 +1,8 @@
 // The rooms of src/ may only look in one direction (ARCHITECTURE.md):
 //   core <- {reference, cpu, cuda} <- dispatch <- layers <- models <- lab <- {models_api, tools, python, web}
-// and the public headers know nothing but each other and the standard library.
+// and the public headers know nothing but each other and the standard library. The compiler refuses most wrong includes
+// (rooms_test.sh); this test also sees headers that no source includes, CUDA sources where there is no nvcc, and includes
+// through "../".
 
 #include <gtest/gtest.h>
 
@@ -63,6 +65,29 @@ TEST(Includes, RoomsLookOnlyWhereTheyMay) {
     }
   }
   EXPECT_GT(files, 20);
+}
+
+// The passes of src/cuda/hopper share shared/ and nothing else, so that each can be read alone. What answers a call of
+// attention() asks decode whether it is one.
+TEST(Includes, HopperPassesKnowOnlyWhatTheyShare) {
+  static const std::map<std::string, std::set<std::string>> kPasses = {
+      {"shared", {}}, {"forward", {"shared"}}, {"decode", {"shared"}}, {"backward", {"shared"}}};
+  const fs::path hopper = fs::path(ROOTDK_SOURCE_DIR) / "src/cuda/hopper";
+  int checked = 0;
+  for (const auto& [pass, others] : kPasses) {
+    for (const auto& entry : fs::directory_iterator(hopper / pass)) {
+      if (!is_source(entry.path()) && !entry.path().filename().string().ends_with(".cu.in")) continue;
+      if (pass == "forward" && entry.path().filename() == "forward.cpp") continue;
+      for (const std::string& include : includes_of(entry.path())) {
+        const std::string prefix = "cuda/hopper/";
+        if (!include.starts_with(prefix) || include == prefix + "hopper.h") continue;
+        const std::string folder = fs::path(include.substr(prefix.size())).begin()->string();
+        EXPECT_TRUE(folder == pass || others.contains(folder)) << entry.path() << " includes " << include;
+        ++checked;
+      }
+    }
+  }
+  EXPECT_GT(checked, 100);
 }
 
 TEST(Includes, PublicHeadersKnowOnlyEachOther) {

@@ -207,9 +207,11 @@ TEST(InspectPage, EscapesTokensAndSetsTwoSidesBesideEachOther) {
   const LoadedModel subject = LoadedModel::load(fixture("gpt2"));
   Inspection one = inspect(subject, some_ids(50, 9), {}), other = one;
   one.tokens[2] = "</script><b>";
+  one.tokens[3] = "<!--<script>";  // between these the end of the page's own script would not count
   const Inspection sides[] = {one, other};
   const std::string page = inspection_page(sides);
   EXPECT_EQ(page.find("</script><b>"), std::string::npos);
+  EXPECT_EQ(page.find("<!--"), std::string::npos);
   EXPECT_NE(page.find("&lt;/script&gt;&lt;b&gt;"), std::string::npos);
   for (const char* heading : {"<h2>A: ", "<h2>B: "}) EXPECT_NE(page.find(heading), std::string::npos);
   // Without a tokenizer the text is the numbers of its tokens.

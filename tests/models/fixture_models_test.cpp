@@ -39,32 +39,9 @@ double largest_magnitude(const ConstTensorView& view) {
   return largest;
 }
 
-// Marian's checkpoint leaves out its tables of positions, and its expected values were computed with tables that are
-// not the sinusoidal ones: random, like every other weight. tests/data/marian_positions.safetensors has them as
-// recovered from the expected logits and the first layers' attention weights (positions 0 to 19 of the encoder, 0 to 8
-// of the decoder); the second layers' and the cross-attention weights, which took no part in that, then agree to 2e-6.
-Transformer load_marian() {
-  char name[] = "/tmp/rootdk_fixture_models_test_XXXXXX";
-  const std::filesystem::path folder = mkdtemp(name);
-  const SafetensorsFile weights = SafetensorsFile::open(folder_of("marian") / "model.safetensors");
-  const SafetensorsFile positions =
-      SafetensorsFile::open(std::filesystem::path(ROOTDK_TEST_DATA) / "marian_positions.safetensors");
-  std::vector<NamedTensor> tensors;
-  for (const SafetensorsFile* file : {&weights, &positions}) {
-    for (const std::string& tensor : file->names()) tensors.push_back({tensor, file->tensor(tensor)});
-  }
-  write_safetensors(folder / "model.safetensors", tensors);
-  for (const char* file : {"config.json", "generation_config.json"}) {
-    std::filesystem::copy_file(folder_of("marian") / file, folder / file);
-  }
-  Transformer model = load_model(folder);
-  std::filesystem::remove_all(folder);
-  return model;
-}
-
 class FixtureModel : public ::testing::TestWithParam<std::string> {
  protected:
-  Transformer model = GetParam() == "marian" ? load_marian() : load_model(folder_of(GetParam()));
+  Transformer model = load_model(folder_of(GetParam()));
   SafetensorsFile expected = SafetensorsFile::open(folder_of(GetParam()) / "expected.safetensors");
 
   ModelInput input() const {
@@ -103,14 +80,10 @@ TEST_P(FixtureModel, OutputAndAttentionWeights) {
 
 TEST_P(FixtureModel, GreedyContinuationWithAndWithoutCache) {
   if (model.config().output != ModelOutput::logits) GTEST_SKIP() << "gives hidden states";
-  std::vector<std::int32_t> greedy = ids_of(expected, "greedy");
+  const std::vector<std::int32_t> greedy = ids_of(expected, "greedy");
   const std::vector<std::int32_t> all = ids_of(expected, "input_ids");
   const std::vector<std::int32_t> prompt(all.begin(), all.begin() + expected.tensor("input_ids").size(1));
   const std::size_t start = model.config().encoder ? 1 : prompt.size();
-  if (GetParam() == "marian") {  // as far as its positions are known, and the forced end behind them
-    greedy.resize(9);
-    greedy.push_back(0);
-  }
   for (const bool cache : {true, false}) {
     const Generation generation =
         generate(model, prompt,
@@ -156,6 +129,36 @@ INSTANTIATE_TEST_SUITE_P(All, FixtureModel,
                                            "gpt_neox", "gpt_oss", "llama", "marian", "mixtral", "modernbert", "olmo2",
                                            "phi3", "qwen2", "roberta", "mistral", "qwen3", "t5"),
                          [](const auto& info) { return info.param; });
+
+// A checkpoint may leave out its tables of sinusoidal positions: they are computed, and equal to the stored ones.
+TEST(MarianPositions, ComputedTablesGiveWhatStoredOnesGive) {
+  char name[] = "/tmp/rootdk_fixture_models_test_XXXXXX";
+  const std::filesystem::path folder = mkdtemp(name);
+  const SafetensorsFile weights = SafetensorsFile::open(folder_of("marian") / "model.safetensors");
+  std::vector<NamedTensor> kept;
+  for (const std::string& tensor : weights.names()) {
+    if (tensor.find("embed_positions") == std::string::npos) kept.push_back({tensor, weights.tensor(tensor)});
+  }
+  ASSERT_EQ(kept.size() + 2, weights.names().size());
+  write_safetensors(folder / "model.safetensors", kept);
+  for (const char* file : {"config.json", "generation_config.json"}) {
+    std::filesystem::copy_file(folder_of("marian") / file, folder / file);
+  }
+  const Transformer stored = load_model(folder_of("marian")), computed = load_model(folder);
+  std::filesystem::remove_all(folder);
+  EXPECT_EQ(stored.config().stack.stored_positions, 64);
+  EXPECT_EQ(computed.config().stack.stored_positions, 0);
+
+  const SafetensorsFile expected = SafetensorsFile::open(folder_of("marian") / "expected.safetensors");
+  const ModelInput input{.batch = 2,
+                         .ids = ids_of(expected, "input_ids"),
+                         .mask = {},
+                         .decoder_ids = ids_of(expected, "decoder_input_ids")};
+  Context context;
+  const ModelResult from_stored = stored.forward(context, input), from_computed = computed.forward(context, input);
+  const ConstTensorView output = from_stored.output->value();
+  EXPECT_LT(largest_difference(output, from_computed.output->data()), 1e-5 * largest_magnitude(output));
+}
 
 }  // namespace
 }  // namespace rootdk

@@ -237,6 +237,52 @@ TEST(MadeTokenizers, CharactersAndBpeRoundTrip) {
   EXPECT_EQ(bpe_tokenizer_json(text, 260), bpe_tokenizer_json(text, 260));
 }
 
+// A file from anywhere may hold steps that never end, or that make much of little.
+TEST(Bounds, TimeIsNamedInTheError) {
+  const auto with_split = [](const std::string& expression) {
+    return R"({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}, "pre_tokenizer": {"type": "Split",
+      "behavior": "Isolated", "pattern": {"Regex": ")" +
+           expression + R"("}}})";
+  };
+  const auto error_on = [](const Tokenizer& tokenizer, const std::string& text) -> std::string {
+    try {
+      tokenizer.encode(text);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  const Tokenizer exponential = Tokenizer::parse(with_split("(a+)+b"), "made");
+  EXPECT_THAT(error_on(exponential, std::string(40, 'a')), HasSubstr("seconds of processor time"));
+  const Tokenizer quadratic = Tokenizer::parse(with_split("(?:a|b)*c|."), "made");
+  EXPECT_THAT(error_on(quadratic, std::string(100000, 'a')), HasSubstr("seconds of processor time"));
+}
+
+TEST(Bounds, GrowthIsNamedInTheError) {
+  std::string steps;
+  for (int i = 0; i < 4; ++i) {
+    steps += std::string(i ? ", " : "") + R"({"type": "Replace", "pattern": {"String": "a"}, "content": ")" +
+             std::string(100, 'a') + "\"}";
+  }
+  const Tokenizer tokenizer = Tokenizer::parse(
+      R"({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}, "normalizer": {"type": "Sequence",
+      "normalizers": [)" +
+          steps + "]}}",
+      "made");
+  try {
+    tokenizer.encode(std::string(45, 'a'));
+    FAIL() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("grows beyond the bound of 1051456 bytes"));
+  }
+}
+
+TEST(Bounds, LongRunsOfBlanksAreNoError) {
+  const Tokenizer tokenizer = make(byte_level(kGpt2));
+  const std::string blanks(1000000, ' ');
+  EXPECT_EQ(tokenizer.decode(tokenizer.encode(blanks)), blanks);
+}
+
 TEST(Errors, NameThePartThatIsNotSupported) {
   EXPECT_THAT(error_of("{"), HasSubstr("not valid JSON"));
   EXPECT_THAT(error_of("{\"model\": {\"type\": \"BPE\", \"vocab\": {\"\xFF\": 0}, \"merges\": []}}"),

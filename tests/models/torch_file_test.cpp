@@ -46,9 +46,11 @@ std::string zip(const std::vector<std::pair<std::string, std::string>>& members,
          little_endian(0, 2);
 }
 
-std::string text(const std::string& content) { return "X" + little_endian(content.size(), 4) + content; }
+std::string text(const std::string& content) {
+  return std::string("X").append(little_endian(content.size(), 4)).append(content);
+}
 std::string integer(std::int64_t value) {
-  return "J" + little_endian(static_cast<std::uint32_t>(static_cast<std::int32_t>(value)), 4);
+  return std::string("J").append(little_endian(static_cast<std::uint32_t>(static_cast<std::int32_t>(value)), 4));
 }
 
 std::string tuple(const std::vector<std::int64_t>& numbers) {

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <filesystem>
 #include <string>
 #include <thread>
@@ -263,6 +264,26 @@ TEST(ModelsApiErrors, CarryTheMessage) {
   EXPECT_EQ(ROOTDK_INVALID_ARGUMENT, rootdk_model_forward(model, &c_out, nullptr, nullptr, nullptr, &c_out, 0));
   EXPECT_EQ(ROOTDK_INVALID_ARGUMENT, rootdk_model_forward(model, &c_tokens, nullptr, nullptr, &c_tokens, &c_out, 0));
   EXPECT_THAT(rootdk_last_error(), HasSubstr("takes no decoder_ids"));
+}
+
+// Asked a few times a second: a call that has been under way for longer ends, and so does every later one.
+TEST(Interrupts, EndACallAndTheGeneration) {
+  const Handle model(fixture("llama"));
+  const std::vector<std::int32_t> ids = {3, 1, 4};
+  rootdk_generation* generation = nullptr;
+  rootdk_on_interrupt([]() -> int32_t { return 1; });
+  const rootdk_status begun = rootdk_generation_begin(model, ids.data(), ids.size(), nullptr, &generation);
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  int32_t id = 0;
+  const rootdk_status interrupted = rootdk_generation_next(generation, &id, nullptr, nullptr);
+  const std::string message = rootdk_last_error();
+  rootdk_on_interrupt(nullptr);
+  const rootdk_status later = rootdk_generation_next(generation, &id, nullptr, nullptr);
+  rootdk_generation_destroy(generation);
+  EXPECT_EQ(begun, ROOTDK_OK);
+  EXPECT_NE(interrupted, ROOTDK_OK);
+  EXPECT_THAT(message, HasSubstr("interrupted"));
+  EXPECT_NE(later, ROOTDK_OK);
 }
 
 }  // namespace

@@ -373,3 +373,30 @@ def test_a_masked_array_is_refused():
 def test_explain_takes_what_attention_takes():
     explanation = rootdk.explain(*random_arrays(), stats=True, stats_stride=2)
     assert explanation.chosen and "stride 0" in rootdk.explain(*random_arrays(), stats=True, stats_stride=0).error
+
+
+@pytest.mark.parametrize("lengths", [(1, 1), (1, 33), (3, 1025), (8, 2100)], ids=str)
+def test_few_queries_run_on_the_kernels_of_decoding(lengths):
+    q, k, v = random_arrays(batch=3, heads=4, kv_heads=2, q_len=lengths[0], kv_len=lengths[1])
+    generator = numpy.random.default_rng(7)
+    params = {
+        "causal": True,
+        "mask": generator.random((3, 1, *lengths)) < 0.7,
+        "bias": generator.standard_normal((4, *lengths)).astype(numpy.float32),
+        "kv_lengths": [lengths[1], lengths[1] // 2, 1],
+        "sinks": [0.1, 0.2, 0.3, 0.4],
+    }
+    v[2, :, 1:] = numpy.nan  # behind the length of the last batch entry
+    assert rootdk.explain(q, k, v, **params).chosen.startswith("decode_")
+    right = rootdk.attention(q, k, v, target="reference", stats=True, map_size=1, **params)
+    ours = rootdk.attention(q, k, v, stats=True, map_size=1, threads=1, **params)
+    for name, expected in {"out": right.out, **right.stats()}.items():
+        numpy.testing.assert_allclose(getattr(ours, name), expected, rtol=1e-4, atol=1e-5, err_msg=name)
+    for threads in (2, 3):
+        assert numpy.array_equal(ours.out, rootdk.attention(q, k, v, threads=threads, **params))
+    del params["mask"], params["kv_lengths"]
+    assert numpy.array_equal(
+        rootdk.attention(q, k, v, **params)[1:2], rootdk.attention(q[1:2], k[1:2], v[1:2], **params)
+    )
+    many = numpy.repeat(q, 17, axis=2)
+    assert not rootdk.explain(many, k, v).chosen.startswith("decode_")

@@ -55,7 +55,7 @@ def test_tensors_without_plain_memory_are_named():
     q, k, v = tensors((1, 1, 3, 4), (1, 1, 3, 4), (1, 1, 3, 4))
     with pytest.raises(TypeError, match="k has the layout torch.sparse_coo, expected torch.strided"):
         rootdk.attention(q, k.to_sparse(), v)
-    with pytest.raises(TypeError, match="q lies on meta, neither on the CPU nor on CUDA"):
+    with pytest.raises(ValueError, match="k lies on cpu but q lies on meta"):
         rootdk.attention(q.to("meta"), k, v)
 
 
@@ -249,8 +249,6 @@ def test_strided_and_transposed(device):
 
 def test_wrong_devices_types_and_layouts():
     q, k, v = tensors((1, 2, 3, 4), (1, 2, 3, 4), (1, 2, 3, 4))
-    with pytest.raises(TypeError, match="q lies on meta"):
-        rootdk.attention(q.to("meta"), k, v)
     with pytest.raises(TypeError, match="k has the type torch.complex64"):
         rootdk.attention(q, k.to(torch.complex64), v)
     with pytest.raises(ValueError, match="v is bf16 but q is f32"):
@@ -355,7 +353,7 @@ def test_operator_passes_pytorchs_own_checks():
     from rootdk.torch import _kernels
 
     q, k, v, bias = tensors((1, 2, 5, 8), (1, 2, 5, 8), (1, 2, 5, 8), (1, 1, 5, 5), grad=True)
-    for request in (StatsRequest(), StatsRequest(("entropy", "column_mass"), (2, 3), True)):
+    for request in (StatsRequest(("lse",)), StatsRequest(("lse", "entropy", "column_mass"), (2, 3), True)):
         flat = _kernels.flatten(Params({"causal": True, "bias": bias}), request, None, None, q)
         torch.library.opcheck(torch.ops.rootdk.attention.default, (q, k, v, *flat))
 
@@ -441,7 +439,7 @@ def test_the_drop_in_refuses_masks_of_integers():
     for dtype in (torch.int64, torch.uint8):
         with pytest.raises(TypeError, match="attn_mask is torch.u?int"):
             rootdk.torch.scaled_dot_product_attention(q, k, v, torch.ones(4, 5, dtype=dtype))
-    with pytest.raises(TypeError, match="expected a tensor"):
+    with pytest.raises(TypeError, match="query is a ndarray, expected a tensor"):
         rootdk.torch.scaled_dot_product_attention(q.numpy(), k, v)
 
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <deque>
 #include <functional>
 
 #include "rootdk/error.h"
@@ -14,6 +15,12 @@ namespace rootdk::test {
 namespace {
 
 Tensor f32(std::initializer_list<std::int64_t> shape) { return Tensor(DType::f32, shape); }
+
+// An output that lives until the end of the program: a temporary cannot be one.
+TensorView output(Tensor tensor) {
+  static std::deque<Tensor> kept;
+  return kept.emplace_back(std::move(tensor)).view();
+}
 
 void rotate(const RopeParams& params, std::int64_t head_dim = 8) {
   Tensor x = f32({1, 2, 3, head_dim});
@@ -34,37 +41,37 @@ struct Row {
 const Row kRows[] = {
     {"SinusoidalRank",
      [] {
-       sinusoidal_positions(f32({1, 2, 3}));
+       sinusoidal_positions(output(f32({1, 2, 3})));
      },
      "sinusoidal_positions: out has rank 3, expected 2"},
     {"SinusoidalType",
      [] {
-       sinusoidal_positions(Tensor(DType::i32, {2, 3}));
+       sinusoidal_positions(output(Tensor(DType::i32, {2, 3})));
      },
      "sinusoidal_positions: out has type i32"},
     {"SinusoidalBase",
      [] {
-       sinusoidal_positions(f32({2, 4}), {.base = -1});
+       sinusoidal_positions(output(f32({2, 4})), {.base = -1});
      },
      "sinusoidal_positions: base -1 must be positive and finite"},
     {"LearnedDim",
      [] {
-       add_learned_positions(f32({1, 2, 3}), f32({5, 4}));
+       add_learned_positions(output(f32({1, 2, 3})), f32({5, 4}));
      },
      "add_learned_positions: dim of x is 3 but of table 4"},
     {"LearnedOffset",
      [] {
-       add_learned_positions(f32({1, 2, 3}), f32({5, 3}), {}, -1);
+       add_learned_positions(output(f32({1, 2, 3})), f32({5, 3}), {}, -1);
      },
      "add_learned_positions: position -1 of token 0 in batch entry 0 is not a row of the table, which has 5"},
     {"LearnedOverflow",
      [] {
-       add_learned_positions(f32({1, 2, 3}), f32({5, 3}), {}, INT64_MAX);
+       add_learned_positions(output(f32({1, 2, 3})), f32({5, 3}), {}, INT64_MAX);
      },
      "add_learned_positions: offset 9223372036854775807 plus the length 2 overflows 64 bits"},
     {"LearnedBackwardDim",
      [] {
-       add_learned_positions_backward(f32({1, 2, 3}), f32({5, 4}));
+       add_learned_positions_backward(f32({1, 2, 3}), output(f32({5, 4})));
      },
      "add_learned_positions_backward: dim of grad_x is 3 but of grad_table 4"},
     {"RopeOddDim", [] { rotate({}, 7); }, "rope: rotary_dim 7 is odd, but dimensions rotate in pairs"},
@@ -103,7 +110,8 @@ const Row kRows[] = {
        rotate_at(Tensor(DType::i32, {2, 1}));
      },
      "rope: positions is i32 [2, 1], expected one for each of 3 rows"},
-    {"FrequenciesShape", [] { rope_frequencies(f32({3}), 8); }, "rope_frequencies: out is f32 [3], expected [4]"},
+    {"FrequenciesShape", [] { rope_frequencies(output(f32({3})), 8); },
+     "rope_frequencies: out is f32 [3], expected [4]"},
     {"T5Buckets", [] { t5_bucket(1, {.buckets = 3}); },
      "t5_bucket: buckets 3 must be even and at least 4 (bidirectional)"},
     {"T5MaxDistance", [] { t5_bucket(1, {.buckets = 32, .max_distance = 8}); },
@@ -112,33 +120,33 @@ const Row kRows[] = {
      "t5_bucket: max_distance 9223372036854775807 must be below 2^31"},
     {"T5Entries",
      [] {
-       t5_relative_table(f32({32, 2}), f32({2, 256}));
+       t5_relative_table(f32({32, 2}), output(f32({2, 256})));
      },
      "t5_relative_table: table has 256 entries, expected 2 max_distance + 1 = 257"},
     {"T5Rows",
      [] {
-       t5_relative_table(f32({31, 2}), f32({2, 257}));
+       t5_relative_table(f32({31, 2}), output(f32({2, 257})));
      },
      "t5_relative_table: weights has 31 rows, expected buckets 32"},
     {"T5Heads",
      [] {
-       t5_relative_table_backward(f32({3, 257}), f32({32, 2}));
+       t5_relative_table_backward(f32({3, 257}), output(f32({32, 2})));
      },
      "t5_relative_table_backward: heads of table is 3 but of weights 2"},
-    {"AlibiType", [] { alibi_slopes(Tensor(DType::bf16, {4})); }, "alibi_slopes: out has type bf16"},
+    {"AlibiType", [] { alibi_slopes(output(Tensor(DType::bf16, {4}))); }, "alibi_slopes: out has type bf16"},
     {"XlShapes",
      [] {
-       transformer_xl_bias(f32({1, 2, 3, 4}), f32({2, 4}), f32({2, 5, 3}), f32({1, 2, 3, 6}));
+       transformer_xl_bias(f32({1, 2, 3, 4}), f32({2, 4}), f32({2, 5, 3}), output(f32({1, 2, 3, 6})));
      },
      "transformer_xl_bias: r is f32 [2, 5, 3], expected [2, 5, 4]"},
     {"XlZero",
      [] {
-       transformer_xl_bias(f32({1, 2, 3, 4}), f32({2, 4}), f32({2, 5, 4}), f32({1, 2, 3, 6}), {.zero = 5});
+       transformer_xl_bias(f32({1, 2, 3, 4}), f32({2, 4}), f32({2, 5, 4}), output(f32({1, 2, 3, 6})), {.zero = 5});
      },
      "transformer_xl_bias: zero 5 is not an entry of r, which has 5"},
     {"XlScale",
      [] {
-       transformer_xl_bias(f32({1, 2, 3, 4}), f32({2, 4}), f32({2, 5, 4}), f32({1, 2, 3, 6}), {.scale = NAN});
+       transformer_xl_bias(f32({1, 2, 3, 4}), f32({2, 4}), f32({2, 5, 4}), output(f32({1, 2, 3, 6})), {.scale = NAN});
      },
      "transformer_xl_bias: scale nan is not finite"},
 };

@@ -44,7 +44,7 @@ std::vector<CaseSpec> cases() {
        .batch = 2,
        .q_len = 12,
        .kv_len = 30,
-       .scalars = {.softcap = 3.0, .window_left = 9},
+       .scalars = {.logits = {.softcap = 3}, .window_left = 9},
        .kv_lengths = {30, 11},
        .mask = {2, 1, 12, 30},
        .bias = {1, 2, 12, 30},
@@ -131,7 +131,7 @@ TEST(SurvivesAttention, KeysInSeveralSpans) {
   const Tensor q = random_tensor(DType::f32, {1, 2, 40, 32}, 1), k = random_tensor(DType::f32, {1, 2, 3000, 32}, 2);
   expect_survives("workspace_limit", computes([&] {
                     Tensor out(DType::f32, {1, 2, 40, 32});
-                    attention(q, k, k, out, {}, {}, {.executor = &shared_executor(3), .workspace_limit = 600000});
+                    attention(q, k, k, out, {}, {}, {.cpu = {.executor = &shared_executor(3), .workspace_limit = 600000}});
                     Bits bits;
                     bits.add(out);
                     return bits;

@@ -173,7 +173,7 @@ TEST(SurvivesKvCache, AppendOnThreads) {
     explicit Wide(const Tensor& k) : k_(k), id_(cache_.open()) {}
     void call() override {
       append(cache_, k_, k_, {{.sequence = id_, .tokens = k_.size(2)}}, {.rope = RopeParams{}},
-             {.executor = &shared_executor(3)});
+             {.cpu = {.executor = &shared_executor(3)}});
     }
     Bits kept() const override {
       Bits bits;
@@ -214,7 +214,7 @@ TEST(SurvivesKvCache, Attend) {
     const KvStep few[] = {{.sequence = a, .tokens = 2}, {.sequence = b, .tokens = 1}};
     const KvStep many[] = {{.sequence = a, .tokens = 20}, {.sequence = b, .tokens = 7}};
     for (const char* target : {"", "reference"}) {
-      const Execution execution{.executor = &shared_executor(3), .target = target};
+      const Execution execution{.target = target, .cpu = {.executor = &shared_executor(3)}};
       const SurvivalOptions options{.one_by_one = 40, .growth = 0.2};
       expect_survives("attend " + std::string(target), computes([&] { return attended(cache, few, 3, execution); }),
                       options);

@@ -1,4 +1,4 @@
-// The pages show commands that exist: every option of a `rootdk VERB --option ...` is one of that verb.
+// Checks the commands in the documentation: every option of a `rootdk VERB --option ...` is one of that verb.
 
 #include <gtest/gtest.h>
 

@@ -3,6 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -51,6 +56,20 @@ TEST(Generate, RefusesASeedBelowZero) {
   const auto run = run_rootdk({"generate", kModels + "llama", "--ids", "1", "--seed", "-1"});
   EXPECT_EQ(run.exit_code, 2);
   EXPECT_THAT(run.err, HasSubstr("--seed: -1 must not be negative"));
+}
+
+TEST(Generate, RefusesASeedBeyond64Bits) {
+  const std::vector<std::string> common = {"generate", kModels + "llama", "--ids", "1", "--max-new", "1", "--seed"};
+  for (const char* seed : {"18446744073709551616", "99999999999999999999999"}) {
+    std::vector<std::string> arguments = common;
+    arguments.emplace_back(seed);
+    const auto run = run_rootdk(arguments);
+    EXPECT_EQ(run.exit_code, 2) << seed;
+    EXPECT_THAT(run.err, HasSubstr("is over 18446744073709551615, the largest seed"));
+  }
+  std::vector<std::string> largest = common;
+  largest.emplace_back("18446744073709551615");
+  EXPECT_EQ(run_rootdk(largest).exit_code, 0);
 }
 
 TEST(Generate, RefusesIdsThatAreMissingOrNoNumbers) {
@@ -119,6 +138,88 @@ TEST(Train, SaysWhenNothingIsLeftToTrain) {
   EXPECT_THAT(run_rootdk(again).err,
               HasSubstr("not read, as a training goes on with the settings it began with: --steps --lr\n"));
 }
+
+std::vector<std::string> small_training(const test::TemporaryFolder& folder, const char* steps) {
+  return {"train",
+          "--text",
+          (folder / "text").string(),
+          "--out",
+          (folder / "out").string(),
+          "--heads",
+          "2",
+          "--d-model",
+          "8",
+          "--layers",
+          "1",
+          "--context",
+          "8",
+          "--steps",
+          steps};
+}
+
+// The second is refused while the first has not saved anything yet.
+TEST(Train, TwoIntoOneFolderAreRefusedFromTheFirstMoment) {
+  test::TemporaryFolder folder;
+  std::ofstream(folder / "text") << std::string(2000, 'a') + std::string(2000, 'b');
+  std::filesystem::create_directories(folder / "out");
+  const int held = ::open((folder / "out").c_str(), O_RDONLY | O_DIRECTORY);
+  ASSERT_EQ(::flock(held, LOCK_EX | LOCK_NB), 0);  // as a training does that is at its first step
+  const auto refused = run_rootdk(small_training(folder, "1"));
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_THAT(refused.err, HasSubstr("another process trains into this folder"));
+  ::close(held);
+  EXPECT_EQ(run_rootdk(small_training(folder, "1")).exit_code, 0);
+}
+
+TEST(Train, RemovesWhatAKilledTrainingLeft) {
+  test::TemporaryFolder folder;
+  std::ofstream(folder / "text") << std::string(2000, 'a') + std::string(2000, 'b');
+  ASSERT_EQ(run_rootdk(small_training(folder, "2")).exit_code, 0);
+  for (const char* name : {"training.safetensors.tmp-aB3dE6", "model.safetensors.tmp-000000", "notes.txt"}) {
+    std::ofstream(folder / "out" / name) << "half";
+  }
+  auto again = small_training(folder, "2");
+  again.emplace_back("--resume");
+  ASSERT_EQ(run_rootdk(again).exit_code, 0);
+  EXPECT_FALSE(std::filesystem::exists(folder / "out" / "training.safetensors.tmp-aB3dE6"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "out" / "model.safetensors.tmp-000000"));
+  EXPECT_TRUE(std::filesystem::exists(folder / "out" / "notes.txt"));
+}
+
+TEST(Train, SaysWhereThereIsNoRoomForValidation) {
+  test::TemporaryFolder folder;
+  std::ofstream(folder / "text") << "abcabcabcabcabcabcabc";
+  const auto run = run_rootdk(small_training(folder, "1"));
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_THAT(run.out, HasSubstr("no validation: the text's last part is shorter than a context"));
+  EXPECT_THAT(run.out, Not(HasSubstr("nan")));
+}
+
+TEST(Train, LeavesNoFolderWhereItCannotBegin) {
+  test::TemporaryFolder folder;
+  std::ofstream(folder / "text") << "ab";
+  EXPECT_EQ(run_rootdk(small_training(folder, "1")).exit_code, 1);
+  EXPECT_FALSE(std::filesystem::exists(folder / "out"));
+}
+
+TEST(Train, NamesADeviceThatIsNoText) {
+  test::TemporaryFolder folder;
+  for (const auto& arguments :
+       {std::vector<std::string>{"train", "--text", "/dev/zero", "--out", (folder / "out").string()},
+        {"inspect", kModels + "llama", "--text", "/dev/zero"}}) {
+    const auto run = run_rootdk(arguments);
+    EXPECT_EQ(run.exit_code, 1);
+    EXPECT_THAT(run.err, HasSubstr("/dev/zero: is a device, not a text"));
+  }
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// A BLAS that is loaded though unused spins at the end for memory that is not there.
+TEST(Version, EndsWhereMemoryIsShort) {
+  const std::string command = std::string("ulimit -v 200000; ") + ROOTDK_BINARY + " version > /dev/null";
+  EXPECT_EQ(std::system(("bash -c '" + command + "'").c_str()), 0);
+}
+#endif
 
 TEST(Train, NamesAFolderThatIsNoText) {
   test::TemporaryFolder folder;

@@ -1,6 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <regex>
 #include <sstream>
 
@@ -56,8 +58,28 @@ TEST(Tour, ScaleShowsSaturation) {
 TEST(Tour, TellsTheHeadsApart) {
   const std::string out = run_rootdk({"tour", "statistics"}).out;
   EXPECT_THAT(out,
-              AllOf(HasSubstr("broad      spreads over"), HasSubstr("local      reads a small"),
+              AllOf(HasSubstr("broad      spreads over"), HasSubstr("local      attends to a small"),
                     HasSubstr("sink       most weight rests on key 0"), HasSubstr("saturated  nearly one-hot rows")));
+}
+
+// In a folder where everybody may write, a link may wait under any name that can be foreseen.
+TEST(Tour, ReportFollowsNoLink) {
+  const test::TemporaryFolder folder;
+  const std::string victim = (folder / "victim").string();
+  std::ofstream(victim) << "precious";
+  std::filesystem::create_symlink(victim, folder / "rootdk-report.html");
+  const auto run = run_rootdk({"tour", "next"}, {}, {"TMPDIR=" + folder.path().string()});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(test::file_content(victim), "precious");
+  std::smatch match;
+  ASSERT_TRUE(std::regex_search(run.out, match, std::regex("browser: (.*rootdk-report-.*[.]html)"))) << run.out;
+  EXPECT_THAT(test::file_content(match[1].str()), HasSubstr("<html"));
+}
+
+TEST(Tour, SaysThatThereIsNoFolderForTheReport) {
+  const auto run = run_rootdk({"tour", "next"}, {}, {"TMPDIR=/nonexistent"});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_THAT(run.out, HasSubstr("The report could not be written: the folder for temporary files (TMPDIR): "));
 }
 
 TEST(Tour, UnknownSectionIsAUsageError) {

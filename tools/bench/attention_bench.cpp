@@ -1,4 +1,4 @@
-// One case of the benchmark: the tensors, the runs with the peak measured between them, the textbook way.
+// One case of the benchmark: the tensors, the runs with the peak measured between them, the textbook computation.
 
 #include <algorithm>
 #include <functional>
@@ -58,7 +58,7 @@ class Problem {
     return answer.chosen;
   }
 
-  // The textbook way on the same numbers in f32.
+  // The textbook computation on the same numbers in f32.
   void run_naive(Tensor& out) const {
     const Tensor q = convert(q_, DType::f32), k = convert(k_, DType::f32), v = convert(v_, DType::f32);
     const NaiveAttention naive(bench_.causal, bench_.threads);

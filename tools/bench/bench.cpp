@@ -1,10 +1,9 @@
 #include "tools/bench/bench.h"
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
-#include <map>
 #include <nlohmann/json.hpp>
 
+#include "tools/arguments.h"
 #include "tools/bench/decode_bench.h"
 #include "tools/commands.h"
 #include "tools/options.h"
@@ -45,9 +44,8 @@ void print_text(const BenchCase& c, const BenchResult& r) {
   }
   table.add({"memory", format("%.1f MiB beyond the tensors", static_cast<double>(r.peak_bytes) / 0x1p20)});
   if (r.has_naive) {
-    table.add(
-        {"textbook way", format("%.3f ms, %.1f MiB: %.2f times as long", 1e3 * r.naive_seconds,
-                                static_cast<double>(r.naive_peak_bytes) / 0x1p20, r.naive_seconds / r.best_seconds)});
+    table.add({"textbook", format("%.3f ms, %.1f MiB: %.2f times as long", 1e3 * r.naive_seconds,
+                                  static_cast<double>(r.naive_peak_bytes) / 0x1p20, r.naive_seconds / r.best_seconds)});
   }
   std::fputs(table.text().c_str(), stdout);
 }
@@ -117,8 +115,8 @@ void run_bench(const BenchOptions& options) {
   }
 }
 
-void add_attention_bench(CLI::App& bench, const char* name, const char* help, const BenchCase& defaults) {
-  CLI::App* verb = bench.add_subcommand(name, help);
+void add_attention_bench(Command& bench, const char* name, const char* help, const BenchCase& defaults) {
+  Command* verb = bench.add_subcommand(name, help);
   auto options = std::make_shared<BenchOptions>();
   options->bench = defaults;
   BenchCase& c = options->bench;
@@ -127,21 +125,18 @@ void add_attention_bench(CLI::App& bench, const char* name, const char* help, co
                         const std::string& otherwise = "") {
     const std::string standard = value ? std::to_string(value) : otherwise;
     verb->add_option(option, value, text + " (default: " + standard + ")")
-        ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 31).description(""))
+        ->between(1, std::int64_t{1} << 31)
         ->type_name("N");
   };
   if (defaults.decode) {
     verb->add_option("--dtype", options->dtype, "Element type of the cache (default: f32)")
-        ->check(CLI::IsMember({"f32", "bf16", "f16", "i8", "f8e4m3"}).description(""))
-        ->type_name("f32|bf16|f16|i8|f8e4m3");
+        ->one_of({"f32", "bf16", "f16", "i8", "f8e4m3"});
     verb->add_option("--page", c.page, "Tokens of a page of the cache, 16 to 256 (default: contiguous)")
-        ->check(CLI::Range(std::int64_t{0}, std::int64_t{256}).description(""))
+        ->between(0, 256)
         ->type_name("N");
-    const std::map<std::string, PageOrder> orders{{"filled", PageOrder::filled}, {"random", PageOrder::random}};
-    verb->add_option("--page-order", options->page_order,
-                     "Pages one after another, as a fresh cache has them, or anywhere (default: random; on the CPU)")
-        ->transform(CLI::CheckedTransformer(orders).description(""))
-        ->type_name("filled|random");
+    verb->add_choice<PageOrder>("--page-order", options->page_order,
+                                {{"filled", PageOrder::filled}, {"random", PageOrder::random}},
+                                "Pages in order, as in a fresh cache, or anywhere (default: random; on the CPU)");
   } else {
     add_dtype_option(*verb, options->dtype, "Element type (default: f32)");
   }
@@ -153,18 +148,14 @@ void add_attention_bench(CLI::App& bench, const char* name, const char* help, co
   size("--head-dim", c.head_dim, "Size of a query and a key");
   size("--value-dim", c.value_dim, "Size of a value", "as a key");
   if (!defaults.decode) {
-    verb->add_flag("--causal", c.causal, "Keys up to the query's own position; counts the work that is left");
+    verb->add_flag("--causal", c.causal, "Keys up to the query's position; counts only the work that is left");
     verb->add_flag("--stats", c.stats, "With all statistics of a row");
-    verb->add_flag("--no-naive", options->no_naive, "Leave out the textbook way");
+    verb->add_flag("--no-naive", options->no_naive, "Leave out the textbook computation");
   }
   add_threads_option(*verb, c.threads, "Threads (default: 1)");
-  verb->add_option("--device", options->device, "Where to run (default: cpu)")
-      ->check(CLI::IsMember({"cpu", "cuda"}).description(""))
-      ->type_name("cpu|cuda");
+  verb->add_option("--device", options->device, "Where to run (default: cpu)")->one_of({"cpu", "cuda"});
   verb->add_option("--target", c.target, "Force an implementation")->type_name("NAME");
-  verb->add_option("--repeat", c.repeat, "Runs (default: 10)")
-      ->check(CLI::Range(1, 100000).description(""))
-      ->type_name("N");
+  verb->add_option("--repeat", c.repeat, "Runs (default: 10)")->between(1, 100000)->type_name("N");
   verb->add_flag("--json", options->json, "Print one JSON object");
   verb->callback([options] { run_bench(*options); });
 }
@@ -215,9 +206,9 @@ nlohmann::ordered_json to_json(const BenchCase& c, const BenchResult& r) {
   return json;
 }
 
-void add_bench_command(CLI::App& program) {
-  CLI::App* bench = program.add_subcommand("bench", "Measure the kernels against this machine's peak");
-  bench->require_subcommand(1);
+void add_bench_command(Command& program) {
+  Command* bench = program.add_subcommand("bench", "Measure the kernels against this machine's peak");
+  bench->require_subcommand();
   add_attention_bench(*bench, "forward", "The forward pass", {});
   add_attention_bench(*bench, "backward", "The backward pass", {.backward = true});
   add_attention_bench(*bench, "decode", "New tokens over a KV cache: bytes a second",

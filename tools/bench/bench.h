@@ -1,6 +1,6 @@
 #pragma once
 
-// rootdk bench: how fast the kernels are, against this machine's measured peak and against the textbook way.
+// rootdk bench: how fast the kernels are, against this machine's measured peak and against the textbook computation.
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
@@ -8,11 +8,9 @@
 
 #include "rootdk/rootdk.h"
 
-namespace CLI {
-class App;
-}
-
 namespace rootdk::tools {
+
+class Command;
 
 struct BenchCase {
   bool backward = false;
@@ -52,6 +50,6 @@ BenchResult run_attention_bench(const BenchCase& bench);
 nlohmann::ordered_json to_json(const BenchCase& bench, const BenchResult& result);
 
 // Adds `bench model` to the verb.
-void add_model_bench(CLI::App& bench);
+void add_model_bench(Command& bench);
 
 }  // namespace rootdk::tools

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/check.h"
-#include "cuda/hopper/product_peak.h"
+#include "cuda/hopper/shared/product_peak.h"
 #include "cuda/launch/device.h"
 #include "tools/memory.h"
 

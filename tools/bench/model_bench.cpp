@@ -1,12 +1,12 @@
 // rootdk bench model: the forward pass of a whole encoder with random weights, and where its time goes.
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "models/transformer.h"
+#include "tools/arguments.h"
 #include "tools/bench/bench.h"
 #include "tools/bench/peak.h"
 #include "tools/options.h"
@@ -131,14 +131,11 @@ void print_text(const ModelBench& bench, const ModelBenchResult& r) {
 
 }  // namespace
 
-void add_model_bench(CLI::App& bench) {
-  CLI::App* verb = bench.add_subcommand("model", "A whole encoder: how much of its time is products and attention");
+void add_model_bench(Command& bench) {
+  Command* verb = bench.add_subcommand("model", "A whole encoder: how much of its time is products and attention");
   auto options = std::make_shared<ModelBench>();
   const auto size = [&](const char* name, std::int64_t& value, const char* help) {
-    verb->add_option(name, value, help)
-        ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20).description(""))
-        ->capture_default_str()
-        ->type_name("N");
+    verb->add_option(name, value, help)->between(1, std::int64_t{1} << 20)->show_default()->type_name("N");
   };
   size("--d-model", options->d_model, "Width");
   size("--layers", options->layers, "Blocks");
@@ -148,8 +145,8 @@ void add_model_bench(CLI::App& bench) {
   size("--batch", options->batch, "Sequences");
   add_threads_option(*verb, options->threads, "Threads (default: 1)");
   verb->add_option("--repeat", options->repeat, "Runs; the best counts")
-      ->check(CLI::Range(1, 10000).description(""))
-      ->capture_default_str()
+      ->between(1, 10000)
+      ->show_default()
       ->type_name("N");
   verb->add_flag("--json", options->json, "Print one JSON object");
   verb->callback([options] {

@@ -1,16 +1,33 @@
 #include "tools/bench/naive.h"
 
 #include <cblas.h>
+#include <dlfcn.h>
 
 #include <cmath>
 #include <limits>
 #include <vector>
 
-// OpenBLAS only; other libraries keep their own number of threads.
-extern "C" void openblas_set_num_threads(int) __attribute__((weak));
-
 namespace rootdk::tools {
 namespace {
+
+// Loaded when a benchmark first asks for it: OpenBLAS starts threads as it is loaded, which every other verb would pay
+// for, and which spin for ever where memory is short.
+struct Blas {
+  decltype(&cblas_sgemm) sgemm = nullptr;
+  void (*set_num_threads)(int) = nullptr;  // OpenBLAS only; other libraries keep their own number of threads
+
+  Blas() {
+    void* library = dlopen(ROOTDK_BLAS_LIBRARY, RTLD_NOW | RTLD_LOCAL);
+    if (!library) return;
+    sgemm = reinterpret_cast<decltype(sgemm)>(dlsym(library, "cblas_sgemm"));
+    set_num_threads = reinterpret_cast<decltype(set_num_threads)>(dlsym(library, "openblas_set_num_threads"));
+  }
+};
+
+const Blas& blas() {
+  static const Blas loaded;
+  return loaded;
+}
 
 struct Sizes {
   int q_len, kv_len, head_dim, value_dim;
@@ -35,8 +52,8 @@ struct Product {
   float alpha = 1.0f, beta = 0.0f;
 
   void operator()(int m, int n, int depth, const float* a, const float* b, float* c) const {
-    cblas_sgemm(CblasRowMajor, a_transposed ? CblasTrans : CblasNoTrans, b_transposed ? CblasTrans : CblasNoTrans, m, n,
-                depth, alpha, a, a_transposed ? m : depth, b, b_transposed ? depth : n, beta, c, n);
+    blas().sgemm(CblasRowMajor, a_transposed ? CblasTrans : CblasNoTrans, b_transposed ? CblasTrans : CblasNoTrans, m,
+                 n, depth, alpha, a, a_transposed ? m : depth, b, b_transposed ? depth : n, beta, c, n);
   }
 };
 
@@ -64,10 +81,10 @@ const float* head_of(const Tensor& tensor, std::int64_t b, std::int64_t h) {
 
 }  // namespace
 
-bool has_blas() { return true; }
+bool has_blas() { return blas().sgemm != nullptr; }
 
 void NaiveAttention::forward(const Tensor& q, const Tensor& k, const Tensor& v, Tensor& out) const {
-  if (openblas_set_num_threads) openblas_set_num_threads(threads_);
+  if (blas().set_num_threads) blas().set_num_threads(threads_);
   const Sizes s(q, k, v);
   std::vector<float> weights(s.matrix());  // [q_len, kv_len]
   for (std::int64_t b = 0; b < s.batch; ++b) {
@@ -82,7 +99,7 @@ void NaiveAttention::forward(const Tensor& q, const Tensor& k, const Tensor& v, 
 
 void NaiveAttention::backward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& grad_out, Tensor& grad_q,
                               Tensor& grad_k, Tensor& grad_v) const {
-  if (openblas_set_num_threads) openblas_set_num_threads(threads_);
+  if (blas().set_num_threads) blas().set_num_threads(threads_);
   const Sizes s(q, k, v);
   std::vector<float> weights(s.matrix()), grad(s.matrix());  // [q_len, kv_len]
   for (std::int64_t b = 0; b < s.batch; ++b) {

@@ -4,11 +4,11 @@
 
 namespace rootdk::tools {
 
-// Whether this build has a BLAS for the textbook way.
+// Whether this build has a BLAS for the textbook computation.
 bool has_blas();
 
-// Attention the textbook way, head by head: a BLAS product into the n x n matrix, the softmax over it, a BLAS product.
-// Tensors are f32, contiguous [batch, heads, len, dim].
+// The textbook computation of attention, head by head: a BLAS product into the n x n matrix, the softmax over it, a
+// BLAS product. Tensors are f32, contiguous [batch, heads, len, dim].
 class NaiveAttention {
  public:
   NaiveAttention(bool causal, int threads) : causal_(causal), threads_(threads) {}

@@ -1,4 +1,4 @@
-// Without a BLAS there is no textbook way to compare with.
+// Without a BLAS there is no textbook computation to compare with.
 #include "tools/bench/naive.h"
 
 namespace rootdk::tools {

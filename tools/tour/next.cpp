@@ -1,21 +1,40 @@
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
 #include <filesystem>
 
 #include "core/check.h"
 #include "lab/report/page.h"
-#include "models/write_text.h"
 #include "tools/tour/tour.h"
 
 namespace rootdk::tools {
 namespace {
+
+// Into a new file of a name that cannot be foreseen: where everybody may write, a link could wait under a known one.
+std::string write_temporary(const std::string& page) {
+  std::error_code error;
+  const std::filesystem::path folder = std::filesystem::temp_directory_path(error);
+  require(!error, "the folder for temporary files (TMPDIR): ", error.message());
+  std::string path = (folder / "rootdk-report-XXXXXX.html").string();
+  const int descriptor = ::mkstemps(path.data(), 5);
+  require(descriptor >= 0, folder.string(), ": ", std::strerror(errno));
+  ::fchmod(descriptor, 0644);
+  const ssize_t written = ::write(descriptor, page.data(), page.size());
+  const int reason = errno;
+  ::close(descriptor);
+  require(written == static_cast<ssize_t>(page.size()), path, ": ", std::strerror(reason));
+  return path;
+}
 
 // The claims that take no more than a moment, measured now, as a page worth opening.
 std::string write_report() {
   std::vector<lab::Result> results;
   for (int id : {1, 3, 4, 6, 10, 11, 14, 17, 19})
     results.push_back(lab::measure(lab::claim_by_id(id), lab::Bench{.quick = true}));
-  const std::filesystem::path path = std::filesystem::temp_directory_path() / "rootdk-report.html";
-  write_text(path, lab::report_page(results, {.quick = true, .implementation = lab::kernel_in_use()}));
-  return path.string();
+  return write_temporary(lab::report_page(results, {.quick = true, .implementation = lab::kernel_in_use()}));
 }
 
 }  // namespace
@@ -28,8 +47,8 @@ void show_next(const Style& style) {
   add("build/rootdk explain --q-len 4096 --causal", "which kernel a call uses here, and why no other");
   add("build/rootdk attend CASE.safetensors --out F", "forward, backward and statistics on your own tensors");
   add("build/rootdk bench forward", "speed, against this machine's measured peak");
-  add("build/rootdk --help", "every verb");
-  add("README.md", "the C++ example, and where each feature is specified");
+  add("build/rootdk --help", "every command");
+  add("README.md", "comparison with other libraries, examples, and where to read on");
   add("docs/operation.md", "the mathematics, with every edge case");
   std::fputs(table.text().c_str(), stdout);
   try {

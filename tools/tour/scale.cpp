@@ -27,14 +27,14 @@ Softmax measure(std::int64_t head_dim, Scale scale) {
 }  // namespace
 
 void show_scale(const Style& style) {
-  print_line("  q · k of two random vectors is a sum of d_k terms: its deviation grows as √d_k. Without the");
-  print_line("  division the largest score runs away, the softmax turns one-hot, and no gradient passes: the");
+  print_line("  q · k of two random vectors is a sum of d_k terms: its standard deviation is √d_k. Without the");
+  print_line("  division scores grow with d_k, the softmax becomes one-hot, and no gradient passes: the");
   print_line(
       format("  trace of its Jacobian is 1 - Σp². Here: %d random queries over %d keys.", int{kRows}, int{kKeys}));
   print_line();
   Table table(1);
-  table.add({style.dim("d_k"), style.dim("keys read"), style.dim("top weight"), style.dim("gradient left"), "",
-             style.dim("keys read"), style.dim("top weight"), style.dim("gradient left")});
+  table.add({style.dim("d_k"), style.dim("effective keys"), style.dim("top weight"), style.dim("gradient left"), "",
+             style.dim("effective keys"), style.dim("top weight"), style.dim("gradient left")});
   for (std::int64_t head_dim : {1, 4, 16, 64, 256, 1024}) {
     std::vector<std::string> row = {format("%4d", static_cast<int>(head_dim))};
     for (const Scale scale : {Scale::none(), Scale::inverse_sqrt_head_dim()}) {

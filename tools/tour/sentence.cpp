@@ -1,4 +1,4 @@
-// A sentence whose words look at each other. The vectors are made by hand, so that one can see why.
+// A sentence whose words attend to each other. The vectors are made by hand, so that one can see why.
 
 #include <array>
 #include <cmath>
@@ -62,7 +62,7 @@ void print_matrix(const Vectors& s, const Style& style) {
   constexpr std::size_t kCell = 6;
   std::string header = "         ";
   for (const Word& word : kSentence) header += pad_right(word.text, kCell);
-  print_line(style.bold(header) + style.dim("  sum   reads"));
+  print_line(style.bold(header) + style.dim("  sum   effective"));
   const auto weight = read<float, 4>(s.weights.view());
   for (std::int64_t i = 0; i < kWords; ++i) {
     std::string line = "  " + style.bold(pad_left(kSentence[static_cast<std::size_t>(i)].text, 5)) + "  ";
@@ -97,7 +97,7 @@ void show_sentence(const Style& style) {
     }
   }
   print_line();
-  print_line("  'it' looks for something that can be meant: the cat, less the mat. Its output, the same mix of");
+  print_line("  'it' attends to what it can refer to: the cat, less the mat. Its output, the same mix of");
   print_line("  the values, now says so:" + style.green(mix));
 }
 

@@ -100,7 +100,7 @@ void show_speed(const Style& style) {
              style.green(implementation) + ".");
   print_line();
   Table table(1);
-  table.add({style.dim("way"), style.dim("time"), style.dim("rate"), style.dim("n x n matrix")});
+  table.add({style.dim("method"), style.dim("time"), style.dim("rate"), style.dim("n x n matrix")});
   table.add(row("plain loops, 1 thread", naive, small, format("%.0f MiB", small.matrix_mebibytes())));
   table.add(row(implementation + ", 1 thread", one_thread, small, "none"));
   if (threads > 1) {

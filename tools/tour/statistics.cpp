@@ -62,7 +62,7 @@ ConstTensorView head_of(const Tensor& tensor, std::int64_t head) { return tensor
 std::string diagnosis(double keys, double sum_p2, double first_mass) {
   if (first_mass > 0.5) return "most weight rests on key 0: an attention sink";
   if (sum_p2 > 0.7) return "nearly one-hot rows: little gradient passes";
-  if (keys < 32) return "reads a small neighbourhood";
+  if (keys < 32) return "attends to a small neighbourhood";
   return "spreads over much of what it may see";
 }
 
@@ -83,7 +83,7 @@ void show_statistics(const Style& style) {
   print_beside(maps, style);
   print_line();
   Table table(1);
-  table.add({style.dim("head"), style.dim("max logit"), style.dim("lse"), style.dim("keys read"),
+  table.add({style.dim("head"), style.dim("max logit"), style.dim("lse"), style.dim("effective keys"),
              style.dim("top weight"), style.dim("Σp²"), style.dim("on key 0")});
   std::vector<std::string> verdicts;
   for (std::int64_t h = 0; h < kHeads; ++h) {

@@ -1,9 +1,9 @@
 #include "tools/tour/tour.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 
+#include "tools/arguments.h"
 #include "tools/commands.h"
 
 namespace rootdk::tools {
@@ -16,7 +16,7 @@ struct Section {
 };
 
 constexpr Section kSections[] = {
-    {"sentence", "Words that look at each other", show_sentence},
+    {"sentence", "Words that attend to each other", show_sentence},
     {"scale", "Why √d_k", show_scale},
     {"statistics", "What happened inside the softmax", show_statistics},
     {"masks", "What a query may see", show_masks},
@@ -36,7 +36,8 @@ void run_tour(const std::vector<std::string>& chosen) {
   const Style style = Style::of_stdout();
   int number = 0;
   if (chosen.empty()) {
-    print_line(style.bold("rootdk") + ": scaled dot-product attention, softmax(Q Kᵀ / √d_k) V, and a window into it.");
+    print_line(style.bold("rootdk") +
+               ": scaled dot-product attention, softmax(Q Kᵀ / √d_k) V, and what happens inside it.");
   }
   for (const Section& section : kSections) {
     ++number;
@@ -52,11 +53,11 @@ void run_tour(const std::vector<std::string>& chosen) {
 
 }  // namespace
 
-void add_tour_command(CLI::App& program) {
-  CLI::App* verb = program.add_subcommand("tour", "A minute's walk through everything, on built-in data");
+void add_tour_command(Command& program) {
+  Command* verb = program.add_subcommand("tour", "A one-minute tour of everything, on built-in data");
   auto sections = std::make_shared<std::vector<std::string>>();
   verb->add_option("section", *sections, "Only these sections: sentence, scale, statistics, masks, speed, model, next")
-      ->check(CLI::IsMember(section_names()))
+      ->one_of(section_names())
       ->type_name("NAME");
   verb->callback([sections] { run_tour(*sections); });
 }

@@ -28,7 +28,7 @@ Flat = Sequence[Any]
 def flatten(
     params: Params, request: StatsRequest, target: Optional[str], threads: Optional[int], like: torch.Tensor
 ) -> List[Any]:
-    """Everything after q, k and v. lse is always computed: the gradient needs it."""
+    """Everything after q, k and v."""
     tensors: Dict[str, Any] = dict(params.tensors)
     chosen = None if isinstance(request.weights, bool) else request.weights
     for name, x in tensors.items():
@@ -79,28 +79,26 @@ def _kind(q: torch.Tensor) -> TorchKind:
 
 
 def compute(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *flat: Any) -> Dict[str, torch.Tensor]:
-    """out, lse, and what is asked for, by name."""
+    """out and what is asked for, by name."""
     params, weight_rows, (rows, columns, all_weights, stride, threads) = _unflatten(flat)
     names, target = flat[N_TENSORS + 2 :]
-    wanted = tuple(dict.fromkeys(("lse", *filter(None, names.split(",")))))
+    wanted = tuple(filter(None, names.split(",")))
     request = StatsRequest(
         wanted, (rows, columns) if rows else None, weight_rows if weight_rows is not None else bool(all_weights), stride
     )
     out, arrays = run_forward(_kind(q), q, k, v, params, None, request, target or None, threads or None)
-    assert arrays is not None
-    arrays["out"] = out
-    return arrays
+    return {**(arrays or {}), "out": out}
 
 
 def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *flat: Any) -> Tuple[torch.Tensor, ...]:
-    """OUTPUTS; those not asked for are empty, each a tensor of its own, since operators may not return one twice."""
+    """OUTPUTS; those not asked for are empty, and distinct, since an operator may not return one tensor twice."""
     arrays = compute(q, k, v, *flat)
     return tuple(arrays[name] if name in arrays else q.new_empty(0) for name in OUTPUTS)
 
 
 def wanted_outputs(request: StatsRequest) -> Tuple[str, ...]:
     """The names of what compute() gives, in the order of OUTPUTS."""
-    wanted = {"out", "lse", *request.names}
+    wanted = {"out", *request.names}
     if request.map_size is not None:
         wanted.add("pooled_map")
     if request.weights is not False:
@@ -108,10 +106,19 @@ def wanted_outputs(request: StatsRequest) -> Tuple[str, ...]:
     return tuple(name for name in OUTPUTS if name in wanted)
 
 
-def forward_wanted(*inputs: Any) -> Tuple[torch.Tensor, ...]:
-    """compute() in the order of OUTPUTS, without those not asked for."""
-    arrays = compute(*inputs)
-    return tuple(arrays[name] for name in OUTPUTS if name in arrays)
+def require_shapes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+    """For tensors without memory, which the library does not see."""
+    shapes = ", ".join(f"{name} {list(x.shape)}" for name, x in (("q", q), ("k", k), ("v", v)))
+    if not q.dim() == k.dim() == v.dim() == 4:
+        raise ValueError(f"attention: expected [batch, heads, len, dim], have {shapes}")
+    for name, x in (("k", k), ("v", v)):
+        if x.device != q.device:
+            raise ValueError(f"attention: {name} lies on {x.device} but q lies on {q.device}")
+        if x.dtype != q.dtype:
+            raise ValueError(f"attention: {name} is {x.dtype} but q is {q.dtype}")
+    heads, kv_heads = q.shape[1], k.shape[1]
+    if q.shape[0] != k.shape[0] or k.shape[:3] != v.shape[:3] or q.shape[3] != k.shape[3] or heads % max(kv_heads, 1):
+        raise ValueError(f"attention: the shapes do not fit together: {shapes}")
 
 
 def fake_forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *flat: Any) -> Tuple[torch.Tensor, ...]:
@@ -121,7 +128,7 @@ def fake_forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *flat: Any) 
     names = flat[N_TENSORS + 2]
     batch, heads, q_len, _ = q.shape
     kv_len, small = k.shape[2], torch.float64 if q.dtype == torch.float64 else torch.float32
-    shapes: Dict[str, Any] = {name: (batch, heads, q_len) for name in ("lse", *names.split(",")) if name in ROW_STATS}
+    shapes: Dict[str, Any] = {name: (batch, heads, q_len) for name in names.split(",") if name in ROW_STATS}
     if "column_mass" in names.split(","):
         shapes["column_mass"] = (batch, heads, kv_len)
     if not (isinstance(rows, int) and rows == 0):
@@ -148,6 +155,8 @@ def backward(
     *flat: Any,
 ) -> Tuple[torch.Tensor, ...]:
     """Gradients of WITH_GRADIENT; those not needed are empty."""
+    if lse.dim() != 3:
+        raise RuntimeError("rootdk: attention ran without lse, which its backward pass needs")
     params, _, own = _unflatten(flat)
     target, threads = flat[N_TENSORS + 2], own[-1]
     names = tuple(name for name, needed in zip(WITH_GRADIENT, needs) if needed)

@@ -3,22 +3,23 @@
 from typing import Any, List, Optional, Sequence, Tuple, Union
 
 import torch
+from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from .._params import ATTENTION, Pair, Params, spells_out
 from .._result import AttentionResult
 from .._stats import Stats, StatsRequest
-from . import _kernels, _plain
+from . import _flops, _kernels, _once, _plain, _vmap
 from ._kernels import N_TENSORS, NUMBER_ARGUMENTS, OUTPUTS, TENSOR_ARGUMENTS, TEXT_ARGUMENTS, WITH_GRADIENT
 
 HAS_OPERATORS = hasattr(torch, "library") and hasattr(torch.library, "register_autograd")
-# Where each differentiable tensor stands among the arguments.
+# The index of each differentiable tensor among the arguments.
 _NAMES = ["q", "k", "v"] + [name for _, name in TENSOR_ARGUMENTS]
 _PLACES = [_NAMES.index(name) for name in WITH_GRADIENT]
 _N_ARGUMENTS = 3 + N_TENSORS + len(NUMBER_ARGUMENTS) + len(TEXT_ARGUMENTS)
 
 
 def _setup_context(ctx: Any, inputs: Sequence[Any], output: Sequence[torch.Tensor]) -> None:
-    """Keeps what backward reads. lse and entropy, where it is asked for, carry gradients; the rest does not."""
+    """Keeps what backward needs. lse and entropy, where they are asked for, carry gradients; the rest does not."""
     integers, factors, stats, target = inputs[3 + N_TENSORS :]
     has_entropy = "entropy" in stats.split(",")
     ctx.set_materialize_grads(False)
@@ -50,19 +51,52 @@ def _place(gradients: Sequence[torch.Tensor], needs: Sequence[bool]) -> Tuple[Op
 _innermost_transform = getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", lambda: None)
 
 
-class _TransformedAttention(torch.autograd.Function):
-    """The gradient inside function transforms (torch.func.grad): there tensors are wrapped, and only the dispatcher can
-    unwrap them for the backward pass."""
+class TransformedAttention(torch.autograd.Function):
+    """The operator inside function transforms (torch.func.grad, torch.vmap), which know functions of this kind alone."""
 
-    forward = staticmethod(_kernels.forward_wanted)
+    forward = staticmethod(_kernels.forward)
     setup_context = staticmethod(_setup_context)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Optional[torch.Tensor]) -> Tuple[Optional[torch.Tensor], ...]:
         arguments = _backward_arguments(ctx, grads)
-        run_backward = torch.ops.rootdk.attention_backward if HAS_OPERATORS else _kernels.backward
-        return _place(run_backward(*arguments), arguments[9])
+        if not HAS_OPERATORS:
+            with torch.no_grad():
+                gradients = _kernels.backward(*arguments)
+            return _place(_once.differentiable_once(gradients, arguments), arguments[9])
+        return _place(backward_below(*arguments), arguments[9])
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
+        return _vmap.forward(forward_below, info, in_dims, arguments)
+
+
+class TransformedBackward(torch.autograd.Function):
+    """The gradients of the same."""
+
+    forward = staticmethod(_kernels.backward)
+    backward = staticmethod(_once.refuse)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
+        return _vmap.backward(backward_below, info, in_dims, arguments)
+
+
+def forward_below(*arguments: Any) -> Any:
+    """The call as the next transform sees it; below the last one, the operator."""
+    if _innermost_transform() is not None:
+        return TransformedAttention.apply(*arguments)
+    return torch.ops.rootdk.attention(*arguments)
+
+
+def backward_below(*arguments: Any) -> Any:
+    if _innermost_transform() is not None:
+        return TransformedBackward.apply(*arguments)
+    return torch.ops.rootdk.attention_backward(*arguments)
 
 
 def _schema(arguments: Sequence[Tuple[str, str]], outputs: int) -> str:
@@ -94,6 +128,8 @@ def _register() -> Any:
         _setup_context(ctx, inputs, output)
 
     torch.library.register_autograd("rootdk::attention", backward, setup_context=setup_context, lib=library)
+    torch.library.register_autograd("rootdk::attention_backward", _once.refuse, lib=library)
+    _flops.register()
     return library
 
 
@@ -102,10 +138,20 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def _is_watched(*tensors: torch.Tensor) -> bool:
-    """Whether somebody follows the call: a compiler, a dispatch mode, a tensor subclass."""
+    """Whether somebody follows the call: a compiler, a dispatch mode, a tensor subclass, a device without memory."""
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
         return True
-    return not all(type(x) in _PLAIN for x in tensors)
+    return any(type(x) not in _PLAIN or x.is_meta for x in tensors)
+
+
+def _require_tensors(q: Any, k: Any, v: Any) -> None:
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(x, torch.Tensor):
+            raise TypeError(f"rootdk: {name} is a {type(x).__module__}.{type(x).__name__}, expected a PyTorch tensor")
+        if x.layout is not torch.strided:
+            raise TypeError(f"rootdk: {name} has the layout {x.layout}, expected {torch.strided}")
+        if x.device.type not in ("cpu", "cuda", "meta"):
+            raise TypeError(f"rootdk: {name} lies on {x.device}, neither on the CPU nor on CUDA")
 
 
 def run(
@@ -118,24 +164,31 @@ def run(
     threads: Optional[int],
 ) -> Union[torch.Tensor, AttentionResult]:
     """The operator, or where nobody follows the call a function that PyTorch calls much faster."""
+    _require_tensors(q, k, v)
     asked = request or StatsRequest()
     if not isinstance(asked.weights, (bool, torch.Tensor)):
         asked = asked._replace(weights=torch.tensor(list(asked.weights), dtype=torch.int32, device=q.device))
-    watched = HAS_OPERATORS and _is_watched(q, k, v)
-    if not watched and _innermost_transform() is None:
-        outputs = _plain.run(q, k, v, params, asked, target, threads)
+    for name, x in params.tensors.items():
+        if type(x).__name__ == "CausalBias":
+            raise TypeError(f"rootdk: {name} is a CausalBias, which holds no numbers; causal=True does what it says")
+    tensors = [x for x in params.tensors.values() if isinstance(x, torch.Tensor)]
+    transformed = _innermost_transform() is not None
+    watched = HAS_OPERATORS and not transformed and _is_watched(q, k, v, *tensors)
+    if watched or transformed or q.is_meta:
+        needs_lse = transformed or (torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, *tensors)))
+        computed = asked._replace(names=("lse", *asked.names)) if needs_lse and "lse" not in asked.names else asked
+        flat = _kernels.flatten(params, computed, target, threads, q)
+        function = torch.ops.rootdk.attention if watched else TransformedAttention.apply
+        if q.is_meta:
+            _kernels.require_shapes(q, k, v)
+            function = function if watched else _kernels.fake_forward
+        outputs = dict(zip(OUTPUTS, function(q, k, v, *flat)))
     else:
-        flat = _kernels.flatten(params, asked, target, threads, q)
-        if watched:
-            outputs = dict(zip(OUTPUTS, torch.ops.rootdk.attention(q, k, v, *flat)))
-        else:
-            outputs = dict(zip(_kernels.wanted_outputs(asked), _TransformedAttention.apply(q, k, v, *flat)))
+        outputs = _plain.run(q, k, v, params, asked, target, threads)
     if request is None:
         return outputs["out"]
     arrays = {name: outputs[name] for name in _kernels.wanted_outputs(asked)}
     out = arrays.pop("out")
-    if "lse" not in asked.names:
-        del arrays["lse"]
     if isinstance(asked.weights, torch.Tensor):
         arrays["weight_rows"] = asked.weights
     return AttentionResult(out, arrays)
@@ -158,5 +211,9 @@ def attention(
     """rootdk.attention as an operator of PyTorch: the same arguments, with gradients for q, k, v, bias, relative_table,
     alibi_slopes, sinks and additive_v, and through the statistics lse and entropy. `seed` may be a tensor of one
     integer, so that a compiled function draws a new one in each call."""
+    if has_torch_function_variadic(q, k, v):
+        named = dict(stats=stats, map_size=map_size, weights=weights, stats_stride=stats_stride)
+        named.update(target=target, threads=threads, **options)
+        return handle_torch_function(attention, (q, k, v), q, k, v, **named)  # type: ignore[no-any-return]
     request = StatsRequest.make(stats, map_size, weights, stats_stride)
     return run(q, k, v, Params(options), request, target, threads)

@@ -9,6 +9,7 @@ from .._arrays import kind_of
 from .._attention import run_backward, run_forward
 from .._params import DIFFERENTIABLE, Params
 from .._stats import StatsRequest
+from ._once import differentiable_once
 
 
 class Call(NamedTuple):
@@ -44,7 +45,6 @@ class _Attention(torch.autograd.Function):
         return (*carrying.values(), *arrays.values())
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Optional[torch.Tensor]) -> Tuple[Optional[torch.Tensor], ...]:
         q, k, v, out, lse, entropy, *tensors = ctx.saved_tensors
         call: Call = ctx.call
@@ -57,6 +57,9 @@ class _Attention(torch.autograd.Function):
         names = ("q", "k", "v", *call.differentiable)
         needed = tuple(name for name, needs in zip(names, ctx.needs_input_grad[1:]) if needs)
         gradients = run_backward(kind_of(q, "q"), saved, upstream, params, needed, call.target, call.threads)
+        if torch.is_grad_enabled():  # create_graph=True
+            given = [gradients[name] for name in needed]
+            gradients = dict(zip(needed, differentiable_once(given, (*grads, q, k, v, *tensors))))
         return (None, *(gradients.get(name) for name in names))
 
 

@@ -34,9 +34,9 @@ class BackwardKernel {
         keys_(tile.keys),
         block_(key_block(tile.head_dim, tile.value_dim)),
         stride_(Scratch::stride(block_)),
-        columns_(round_up(tile.keys.keys, larger(kPairOfVectors, Gemm::kDepthStep))),
-        depth_(round_up(tile.head_dim, Gemm::kDepthStep)),
-        value_depth_(round_up(tile.value_dim, Gemm::kDepthStep)),
+        columns_(round_up(tile.keys.keys, larger(kPairOfVectors, Gemm::kDepthMultiple))),
+        depth_(round_up(tile.head_dim, Gemm::kDepthMultiple)),
+        value_depth_(round_up(tile.value_dim, Gemm::kDepthMultiple)),
         groups_((tile.queries.count + kRows - 1) / kRows),
         scratch_(tile.scratch, block_) {}
 
@@ -147,7 +147,7 @@ class BackwardKernel {
     const Range range = ranges_[group];
     auto run = [&](int begin, int end) {
       return Run{group * kRows, group_rows(group), begin, end - begin,
-                 round_up(end - begin, larger(kPairOfVectors, Gemm::kDepthStep))};
+                 round_up(end - begin, larger(kPairOfVectors, Gemm::kDepthMultiple))};
     };
     if (!rule_.has_block_mask) return body(run(range.begin, range.end));
     for (int first = range.begin; first < range.end;) {
@@ -218,7 +218,7 @@ class BackwardKernel {
       float* dp = dp_row(r) + run.first;
       const int64_t first_key = keys_.begin + run.first;
       if (is_special) {
-        special_gradient({scores, first_key, run.keys, run.columns}, dp, tile_, row, scratch_.slopes, scratch_.lanes);
+        special_gradient({scores, first_key, run.keys, run.columns}, dp, tile_, row, scratch_.slopes, scratch_.numbers);
         continue;
       }
       plain_gradient(scores, dp, run.columns, row, rule_.scale);
@@ -274,7 +274,7 @@ class BackwardKernel {
   void add_to_queries(int group) {
     const Range range = ranges_[group];
     const int rows = group_rows(group), head_columns = round_up(tile_.head_dim, kPanel);
-    const int depth = round_up(range.end - range.begin, Gemm::kDepthStep);
+    const int depth = round_up(range.end - range.begin, Gemm::kDepthMultiple);
     const Element* ds = left_rows(group) + range.begin;
     const Element* k = static_cast<const Element*>(keys_.k_rows) + static_cast<ptrdiff_t>(range.begin) * kPanel;
     float* to = queries_.grad_q + static_cast<ptrdiff_t>(group * kRows) * head_columns;
@@ -315,7 +315,7 @@ class BackwardKernel {
           continue;
         }
         Gemm::multiply_add(keys, smaller(kPanel, x.dim - d), Left<Unit>{left, 1, stride_}, right,
-                           round_up(rows.end - rows.begin, Gemm::kDepthStep), to, to_stride, kOnes);
+                           round_up(rows.end - rows.begin, Gemm::kDepthMultiple), to, to_stride, kOnes);
       }
     }
   }

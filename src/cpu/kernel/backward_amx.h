@@ -82,7 +82,7 @@ class AmxBackward : private BackwardKernel<BackwardAmxGemm> {
                       .right = reinterpret_cast<const uint16_t*>(left),
                       .right_stride = 0,
                       .right_row = static_cast<ptrdiff_t>(AmxGemm::kUnit) * stride_,
-                      .depth = round_up(rows.end - rows.begin, AmxGemm::kDepthStep),
+                      .depth = round_up(rows.end - rows.begin, AmxGemm::kDepthMultiple),
                       .panels = 1,
                       .c = x.to + static_cast<ptrdiff_t>(d) * block_ + key,
                       .ldc = block_,

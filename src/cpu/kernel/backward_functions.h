@@ -118,14 +118,14 @@ inline void store_gradient_rows(const GradientRows& rows, float* scratch) {
   });
 }
 
-// Kernel is the backward pass where a target has one of its own.
+// Kernel is the backward pass of the target, where it differs from the common one.
 template <class Gemm, class Packing, class Kernel = BackwardKernel<Gemm>>
 struct BackwardFunctions {
   static BackwardGeometry geometry(int head_dim, int value_dim) {
     return {.element_bytes = static_cast<int>(sizeof(typename Gemm::Element)),
             .panel = Gemm::kPanel,
             .rows = Gemm::kRows,
-            .depth_step = Gemm::kDepthStep,
+            .depth_multiple = Gemm::kDepthMultiple,
             .key_block = Kernel::key_block(head_dim, value_dim),
             .transposed_sums = Kernel::kTransposedSums};
   }

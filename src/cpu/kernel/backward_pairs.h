@@ -1,6 +1,6 @@
 #pragma once
 
-// What bf16 products read of the weights and score gradients of a group of rows: pairs of rows, and rows of ds.
+// The weights and score gradients of a group of rows as operands of bf16 products: pairs of rows, and rows of ds.
 // Included once per target: internal linkage.
 
 #include "cpu/kernel/backward_scores.h"
@@ -18,10 +18,10 @@ struct GroupRun {
 // Rows as the depth of a product.
 template <class Gemm>
 int padded_rows(int rows) {
-  return round_up(rows, Gemm::kDepthStep);
+  return round_up(rows, Gemm::kDepthMultiple);
 }
 
-// Where every key is seen and nothing but the scale stands between score and logit: from scores and dP at once.
+// Where every key is visible and the logit is the score times the scale: from scores and dP at once.
 template <class Gemm>
 void plain_pairs(const BackwardTile& tile, const GroupRun& run, const BackwardScratch<Gemm>& scratch, int stride) {
   const Vec scale = Simd::set1(tile.rule->scale);

@@ -2,8 +2,8 @@
 
 // From the scores and dP of one row to its weights and the gradients of its scores:
 //     p = 2^(logit - lse);  ds = p (dP - D + g_lse - g_entropy (s - lse + H + p_sink))
-// and what ds adds to the gradients of bias, relative table and slopes. Rows are pieces as in scores.h. Included once
-// per target: internal linkage.
+// and what ds adds to the gradients of bias, relative table and slopes. Rows are ScoreRows as in scores.h. Included
+// once per target: internal linkage.
 
 #include "cpu/backward_table.h"
 #include "cpu/kernel/dropout.h"
@@ -13,8 +13,8 @@
 namespace rootdk::cpu {
 namespace {
 
-// Both rows in place: scores become weights, dP becomes ds. Every key of the piece is seen, nothing but the scale
-// stands between score and logit.
+// Both rows in place: scores become weights, dP becomes ds. Every key of the row is visible, and the logit is
+// the score times the scale.
 inline void plain_gradient(float* scores, float* dp, int columns, const BackwardRow& row, float scale) {
   const Vec factor = Simd::set1(scale), offset = Simd::set1(-row.lse), dot = Simd::set1(row.dot);
   for (int t = 0; t < columns; t += kPairOfVectors) {
@@ -27,7 +27,7 @@ inline void plain_gradient(float* scores, float* dp, int columns, const Backward
   }
 }
 
-// The same for masked pieces: a weight of zero, which a mask leaves, meets no dP.
+// The same for masked rows: a weight of zero, which a mask leaves, is not multiplied by dP.
 inline void masked_gradient(float* logits, float* dp, int columns, const BackwardRow& row, float scale) {
   const Vec factor = Simd::set1(scale), offset = Simd::set1(-row.lse);
   const Vec dot = Simd::set1(row.dot + row.grad_entropy * row.entropy);
@@ -42,10 +42,10 @@ inline void masked_gradient(float* logits, float* dp, int columns, const Backwar
 }
 
 // Dropped positions to zero, the others times `scale`.
-inline void drop(float* row, int columns, const uint16_t* lanes, uint32_t threshold, float scale) {
+inline void drop(float* row, int columns, const uint16_t* numbers, uint32_t threshold, float scale) {
   const Vec factor = Simd::set1(scale);
   for (int t = 0; t < columns; t += kWidth) {
-    Simd::store(row + t, Simd::mul(Simd::keep_at_least(Simd::load(row + t), lanes + t, threshold), factor));
+    Simd::store(row + t, Simd::mul(Simd::keep_at_least(Simd::load(row + t), numbers + t, threshold), factor));
   }
 }
 
@@ -85,8 +85,8 @@ inline void cap_slopes(const float* capped, int columns, float cap, float* slope
   }
 }
 
-// Entry clamp(position - j + zero, 0, entries - 1) of the table, as add_relative reads it.
-inline void add_relative_gradient(const RowPiece& ds, const ScoreRule& rule, const QueryRow& query, double* table) {
+// Entry clamp(position - j + zero, 0, entries - 1) of the table, as in add_relative.
+inline void add_relative_gradient(const ScoreRow& ds, const ScoreRule& rule, const QueryRow& query, double* table) {
   const int64_t start = query.position + rule.relative_zero - ds.first_key, last = rule.relative_entries - 1;
   auto bounded = [&](int64_t t) { return static_cast<int>(t < 0 ? 0 : (t < ds.keys ? t : ds.keys)); };
   const int first = bounded(start - last), second = first > bounded(start) ? first : bounded(start);
@@ -95,7 +95,7 @@ inline void add_relative_gradient(const RowPiece& ds, const ScoreRule& rule, con
   table[0] += row_sum(ds.row, second, ds.keys);
 }
 
-inline double alibi_gradient(const RowPiece& ds, const QueryRow& query) {
+inline double alibi_gradient(const ScoreRow& ds, const QueryRow& query) {
   Vec sum = Simd::zero();
   const int64_t start = query.position - ds.first_key;
   for (int t = 0; t < ds.columns; t += kWidth) {
@@ -106,41 +106,41 @@ inline double alibi_gradient(const RowPiece& ds, const QueryRow& query) {
 }
 
 // What ds adds to the parameters of the logits.
-inline void add_parameter_gradients(const RowPiece& ds, const BackwardTile& tile, const BackwardRow& row) {
+inline void add_parameter_gradients(const ScoreRow& ds, const BackwardTile& tile, const BackwardRow& row) {
   if (row.bias) add_row(row.bias + ds.first_key * tile.bias_stride, tile.bias_stride, ds.row, ds.keys);
   if (row.bias_sum) *row.bias_sum += row_sum(ds.row, 0, ds.keys);
   if (row.relative) add_relative_gradient(ds, *tile.rule, row.query, row.relative);
   if (row.alibi) *row.alibi += alibi_gradient(ds, row.query);
 }
 
-// Scores and dP of a piece that needs more than scale and exponential. slopes and lanes have room for a row.
-inline void special_gradient(const RowPiece& piece, float* dp, const BackwardTile& tile, const BackwardRow& row,
-                             float* slopes, uint16_t* lanes) {
+// Scores and dP of a row that needs more than scale and exponential. slopes and numbers have room for a row.
+inline void special_gradient(const ScoreRow& scores, float* dp, const BackwardTile& tile, const BackwardRow& row,
+                             float* slopes, uint16_t* numbers) {
   const ScoreRule& rule = *tile.rule;
   if (rule.cap != 0.0f) {
-    scale_scores(piece, rule);
-    cap_slopes(piece.row, piece.columns, rule.cap, slopes);
+    scale_scores(scores, rule);
+    cap_slopes(scores.row, scores.columns, rule.cap, slopes);
     ScoreRule capped = rule;
     capped.cap = 0.0f;
     capped.scale = 1.0f;
-    form_logits(piece, capped, row.query);
+    form_logits(scores, capped, row.query);
   } else {
-    form_logits(piece, rule, row.query);
+    form_logits(scores, rule, row.query);
   }
   if (rule.dropout_threshold) {
     const DropoutCounter counter{rule.dropout_seed, row.query.query, row.query.head, row.query.batch};
-    dropout_lanes(counter, piece.first_key, piece.columns, lanes);
-    drop(dp, piece.columns, lanes, rule.dropout_threshold, tile.dropout_scale);
+    dropout_numbers(counter, scores.first_key, scores.columns, numbers);
+    drop(dp, scores.columns, numbers, rule.dropout_threshold, tile.dropout_scale);
   }
-  masked_gradient(piece.row, dp, piece.columns, row, rule.transforms ? 1.0f : rule.scale);
+  masked_gradient(scores.row, dp, scores.columns, row, rule.transforms ? 1.0f : rule.scale);
   if (row.column_mass) {
-    add_row(row.column_mass + piece.first_key * tile.mass_stride, tile.mass_stride, piece.row, piece.keys);
+    add_row(row.column_mass + scores.first_key * tile.mass_stride, tile.mass_stride, scores.row, scores.keys);
   }
   if (rule.dropout_threshold) {
-    drop(piece.row, piece.columns, lanes, rule.dropout_threshold, tile.dropout_scale);
+    drop(scores.row, scores.columns, numbers, rule.dropout_threshold, tile.dropout_scale);
   }
-  add_parameter_gradients({dp, piece.first_key, piece.keys, piece.columns}, tile, row);
-  if (rule.cap != 0.0f) apply_slopes(dp, slopes, piece.columns);
+  add_parameter_gradients({dp, scores.first_key, scores.keys, scores.columns}, tile, row);
+  if (rule.cap != 0.0f) apply_slopes(dp, slopes, scores.columns);
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ struct BackwardScratch {
   float* dp;                          // [rows of a group, stride]; bf16 only
   typename Gemm::Element* left_rows;  // [rows of a group, stride]: ds as a left operand; bf16 only
   float* slopes;                      // [stride]
-  uint16_t* lanes;                    // [stride in whole vectors of 8]
+  uint16_t* numbers;                  // [stride in whole vectors of 8]
 
   // Rows a multiple of 512 bytes apart would meet in the same lines of L1 when they are read down a column.
   static int stride(int key_block) { return key_block + 16; }
@@ -33,19 +33,19 @@ struct BackwardScratch {
     return kPairs ? aligned(sizeof(float) * Gemm::kRows * static_cast<size_t>(stride(key_block))) : 0;
   }
   static size_t row_bytes(int key_block) { return aligned(sizeof(float) * static_cast<size_t>(stride(key_block))); }
-  static size_t lane_bytes(int key_block) {
+  static size_t number_bytes(int key_block) {
     return aligned(sizeof(uint16_t) * static_cast<size_t>(round_up(stride(key_block), 8 * kWidth)));
   }
   static size_t bytes(int key_block) {
-    return 2 * tile_bytes(key_block) + 3 * group_bytes(key_block) + row_bytes(key_block) + lane_bytes(key_block);
+    return 2 * tile_bytes(key_block) + 3 * group_bytes(key_block) + row_bytes(key_block) + number_bytes(key_block);
   }
 
   BackwardScratch(void* memory, int key_block) {
     auto* p = static_cast<unsigned char*>(memory);
     auto take = [&p](size_t size) {
-      unsigned char* piece = p;
+      unsigned char* taken = p;
       p += size;
-      return piece;
+      return taken;
     };
     weights = reinterpret_cast<Unit*>(take(tile_bytes(key_block)));
     gradients = reinterpret_cast<Unit*>(take(tile_bytes(key_block)));
@@ -53,7 +53,7 @@ struct BackwardScratch {
     dp = reinterpret_cast<float*>(take(group_bytes(key_block)));
     left_rows = reinterpret_cast<typename Gemm::Element*>(take(group_bytes(key_block)));
     slopes = reinterpret_cast<float*>(take(row_bytes(key_block)));
-    lanes = reinterpret_cast<uint16_t*>(take(lane_bytes(key_block)));
+    numbers = reinterpret_cast<uint16_t*>(take(number_bytes(key_block)));
   }
 };
 

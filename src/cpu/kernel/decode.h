@@ -53,9 +53,9 @@ struct DecodeScratch {
   size_t place(int head_dim, int value_dim, int blocks) {
     size_t used = 0;
     auto take = [&](size_t bytes) {
-      unsigned char* piece = memory_ ? memory_ + used : nullptr;
+      unsigned char* taken = memory_ ? memory_ + used : nullptr;
       used += aligned(bytes);
-      return piece;
+      return taken;
     };
     const auto count = static_cast<size_t>(blocks), columns = static_cast<size_t>(value_dim);
     packed_stride = aligned(Product::query_bytes(head_dim));
@@ -106,7 +106,7 @@ class DecodeKernel {
 
   KeyTile next(const KeyTile& tile) const { return find_from(tile.begin + KeyTile::kKeys, block_.end); }
 
-  // The next tile or, behind the last one, the first of the next chunk.
+  // The next tile or, after the last one, the first of the next chunk.
   KeyTile following(const KeyTile& tile) const {
     const KeyTile after = next(tile);
     return after.total > 0 ? after : find_from(block_.end, block_.fetch_end);
@@ -134,11 +134,12 @@ class DecodeKernel {
     return tile;
   }
 
-  static bool inside(int64_t begin, int64_t end, const KeySpan& span) { return begin >= span.begin && end <= span.end; }
+  static bool inside(int64_t begin, int64_t end, const KeyGap& gap) { return begin >= gap.begin && end <= gap.end; }
 
   void find(int64_t position, int64_t limit, KeyTile& tile) const {
     const CachedKeys& c = block_.cache;
     tile.begin = position;
+    tile.v_stride = c.v_row_stride;
     int64_t logical_page = position / c.page_size, token = position % c.page_size;
     for (int g = 0; g < KeyTile::kGroups; ++g, token += kGroupKeys) {
       if (token >= c.page_size) {
@@ -151,8 +152,8 @@ class DecodeKernel {
       if (begin >= end || inside(begin, end, block_.evicted) || inside(begin, end, block_.unseen)) continue;
       const int64_t page = c.pages[logical_page];
       tile.keys[g] = static_cast<int>(end - begin);
-      tile.k[g] = static_cast<const Element*>(c.k) + page * c.k_page_stride + token * block_.head_dim;
-      tile.v[g] = static_cast<const Element*>(c.v) + page * c.v_page_stride + token * block_.value_dim;
+      tile.k[g] = static_cast<const Element*>(c.k) + page * c.k_page_stride + token * c.k_row_stride;
+      tile.v[g] = static_cast<const Element*>(c.v) + page * c.v_page_stride + token * c.v_row_stride;
       if (scaled_) {
         tile.k_scales[g] = c.k_scales + page * c.scale_page_stride + token;
         tile.v_scales[g] = c.v_scales + page * c.scale_page_stride + token;
@@ -190,7 +191,8 @@ class DecodeKernel {
     if (scaled_) fetch_scales(ahead);
     for (int g = 0; g < KeyTile::kGroups; ++g) {
       if (tile.keys[g] == 0) continue;
-      Product::score(scratch_.queries[b], {tile.k[g], ahead.keys[g] ? ahead.k[g] : tile.k[g], tile.keys[g]},
+      Product::score(scratch_.queries[b],
+                     {tile.k[g], ahead.keys[g] ? ahead.k[g] : tile.k[g], tile.keys[g], block_.cache.k_row_stride},
                      block_.head_dim, scratch_.scores + g * kGroupKeys);
     }
   }
@@ -215,15 +217,18 @@ class DecodeKernel {
     }
   }
 
-  static bool apart(const KeySpan& span, int64_t begin, int64_t end) {
-    return span.begin >= span.end || span.end <= begin || span.begin >= end;
+  static bool apart(const KeyGap& gap, int64_t begin, int64_t end) {
+    return gap.begin >= gap.end || gap.end <= begin || gap.begin >= end;
   }
 
   bool sees_whole(int r, const KeyTile& tile) const {
     const int64_t begin = tile.begin, end = begin + KeyTile::kKeys;
-    return tile.total == KeyTile::kKeys && block_.rows[r].key_end >= end && apart(block_.hidden[r], begin, end) &&
-           apart(block_.evicted, begin, end);
+    return tile.total == KeyTile::kKeys && !has_masks() && block_.rows[r].key_begin <= begin &&
+           block_.rows[r].key_end >= end && apart(block_.hidden[r], begin, end) && apart(block_.evicted, begin, end);
   }
+
+  // Which keys a row attends to is not a matter of ranges alone.
+  bool has_masks() const { return rule_.has_mask || rule_.has_block_mask; }
 
   // row[t] = x for the keys of the tile that row r does not see.
   void fill_unseen(int r, const KeyTile& tile, float* row, float x) const {
@@ -238,10 +243,23 @@ class DecodeKernel {
     for (int g = 0; g < KeyTile::kGroups; ++g) {
       if (tile.keys[g] == 0) fill(g * kGroupKeys, (g + 1) * kGroupKeys);
     }
+    if (!has_masks()) return;
+    for (int t = 0; t < keys_of(tile); ++t) {
+      const int64_t key = tile.begin + t;
+      const bool kept = (!rule_.has_mask || query.mask[key * rule_.mask_stride]) &&
+                        (!rule_.has_block_mask || query.block_mask[key / rule_.block_keys * rule_.block_mask_stride]);
+      if (!kept) row[t] = x;
+    }
+  }
+
+  // Up to the end of the chunk: beyond lie no bias and no mask.
+  int keys_of(const KeyTile& tile) const {
+    const int64_t left = block_.end - tile.begin;
+    return left < KeyTile::kKeys ? static_cast<int>(left) : KeyTile::kKeys;
   }
 
   // The softmax of a row that sees the whole tile, with nothing but the scale between score and logit, in registers:
-  // the bits of what softmax() does step by step. Returns the factor on what was summed before.
+  // the bits of what softmax() does in several passes. Returns the factor on what was summed before.
   float plain_softmax(int b, int i, const KeyTile& tile, TileVectors& weights) {
     constexpr int kVectors = KeyTile::kKeys / kWidth;
     const int r = b * kRowBlock + i;
@@ -294,7 +312,7 @@ class DecodeKernel {
   template <bool kStats>
   float exponentiate(int r, const KeyTile& tile, bool sees_all, float* row) {
     if (rule_.transforms) {
-      form_logits({row, tile.begin, KeyTile::kKeys, KeyTile::kKeys}, rule_, block_.rows[r]);
+      transform_scores({row, tile.begin, keys_of(tile), KeyTile::kKeys}, rule_, block_.rows[r]);
     }
     if (!sees_all) fill_unseen(r, tile, row, kMinusInfinity);
     const RowStates& state = block_.state;
@@ -317,9 +335,11 @@ class DecodeKernel {
       const auto none = Lanes::load_first(tile.v[0], 0);
       Vec sum = Simd::zero();
       for (int g = 0; g < KeyTile::kGroups; ++g) {
-        const int elements = tile.keys[g] * block_.value_dim;
-        for (int i = 0; i < elements; i += Lanes::kLanes) {
-          sum = Lanes::dot(sum, Lanes::load_first(tile.v[g] + i, smaller(Lanes::kLanes, elements - i)), none);
+        for (int t = 0; t < tile.keys[g]; ++t) {
+          const Element* row = tile.v[g] + t * tile.v_stride;
+          for (int d = 0; d < block_.value_dim; d += Lanes::kLanes) {
+            sum = Lanes::dot(sum, Lanes::load_first(row + d, smaller(Lanes::kLanes, block_.value_dim - d)), none);
+          }
         }
       }
       return Simd::reduce_add(sum) == 0.0f;
@@ -327,7 +347,7 @@ class DecodeKernel {
     return true;
   }
 
-  // The same sums in the same order, where a row that does not see a key meets zeros in its place.
+  // The same sums in the same order, with zeros instead of the keys that a row does not see.
   void add_values_carefully(int b, const Values& values) {
     const RowStates& state = block_.state;
     const KeyTile nothing;
@@ -351,14 +371,14 @@ class DecodeKernel {
     for (float& x : seen) x = 1.0f;
     fill_unseen(r, tile, seen, 0.0f);
     KeyTile result = tile;
+    result.v_stride = block_.value_dim;
     for (int g = 0; g < KeyTile::kGroups; ++g) {
       Element* to = scratch_.values + g * kGroupKeys * block_.value_dim;
       result.v[g] = to;
       for (int t = 0; t < tile.keys[g]; ++t) {
         const bool kept = seen[g * kGroupKeys + t] != 0.0f;
         for (int d = 0; d < block_.value_dim; ++d) {
-          const int at = t * block_.value_dim + d;
-          to[at] = kept ? tile.v[g][at] : Element{};
+          to[t * block_.value_dim + d] = kept ? tile.v[g][t * tile.v_stride + d] : Element{};
         }
       }
     }
@@ -372,8 +392,8 @@ class DecodeKernel {
   DecodeScratch<Product> scratch_;
 };
 
-// See DecodeTable::run. All heads see the same keys, so that they have a tile in the same places. Memory brings what is
-// read two tiles later where heads take turns, since their pieces are short, and the next tile otherwise.
+// See DecodeTable::run. All heads see the same keys, so that their tiles begin at the same positions. Where heads take
+// turns, what is read two tiles later is prefetched, since a page holds few bytes of a head; otherwise the next tile.
 template <class Product>
 void run_chunk(const DecodeBlock* blocks, int count) {
   using Kernel = DecodeKernel<Product>;

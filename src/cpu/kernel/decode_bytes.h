@@ -27,8 +27,8 @@ inline __m512i add_products(__m512i sum, __m512i without_sign, __m512i with_sign
 
 inline __m512i join_planes(__m512i high, __m512i low) { return _mm512_add_epi32(_mm512_slli_epi32(high, 8), low); }
 
-// Four lanes of one 128-bit quarter at a time, from four vectors: lane i of all of them stands side by side in vector
-// i.
+// Four lanes of one 128-bit quarter at a time, from four vectors: vector i gets lane i of all of them, side by
+// side.
 inline void transpose_quarters(__m512i (&x)[4]) {
   const __m512i a = _mm512_unpacklo_epi32(x[0], x[1]), b = _mm512_unpackhi_epi32(x[0], x[1]);
   const __m512i c = _mm512_unpacklo_epi32(x[2], x[3]), d = _mm512_unpackhi_epi32(x[2], x[3]);
@@ -48,7 +48,7 @@ inline void interleave_bytes(__m512i (&x)[4]) {
   x[3] = _mm512_unpackhi_epi16(b, d);
 }
 
-// Four keys stand in a vector side by side, a lane of each quarter for each, and queries are laid out to match. Keys
+// A vector holds four keys side by side, each in one lane of every quarter, and queries are laid out to match. Keys
 // lose their sign by an offset of 128, whose share of a sum depends on the query alone.
 struct ByteScores {
   struct Lanes : ManyKeys {
@@ -268,7 +268,7 @@ struct ByteProduct : ByteScores {
     });
     const Weight* weights = values.weights + pass.row * kTileKeys;
     constexpr int kShare = Values::share(kPassRows, kByteLanes);
-    values.template for_each_step<4, kShare>(
+    values.template for_each_key_group<4, kShare>(
         pass, [&](int key, const int8_t* const(&rows)[4]) __attribute__((always_inline)) {
           __m512i v[4] = {load(rows[0]), load(rows[1]), load(rows[2]), load(rows[3])};
           interleave_bytes(v);

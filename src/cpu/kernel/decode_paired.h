@@ -1,7 +1,7 @@
 #pragma once
 
 // Products of the decode kernel over pairs of bf16 numbers, as they are stored, on AVX-512 with vdpbf16ps. Scores pair
-// neighbours in head_dim, which is how rows lie; weighted sums pair two keys, whose rows are interleaved in registers.
+// neighbours in head_dim, as rows are stored; weighted sums pair two keys, whose rows are interleaved in registers.
 // Included once per target: internal linkage.
 
 #include <immintrin.h>
@@ -94,7 +94,7 @@ struct Bf16Product : FourKeyScores<Bf16Pairs> {
     });
     const Weight* weights = values.weights + pass.row * kTileKeys;
     constexpr int kShare = Values::share(kPassRows, kBlocks * kPairedLanes);
-    values.template for_each_step<2, kShare>(
+    values.template for_each_key_group<2, kShare>(
         pass, [&](int key, const Element* const(&rows)[2]) __attribute__((always_inline)) {
           __m512i p[kPlanes][kPassRows];
           for (int plane = 0; plane < kPlanes; ++plane) {

@@ -1,7 +1,7 @@
 #pragma once
 
-// Scores of the decode kernel: four query rows by four keys at a time, lanes along head_dim, which is how keys lie in
-// memory. `Lanes` says how a target loads and multiplies them. Included once per target: internal linkage.
+// Scores of the decode kernel: four query rows by four keys at a time, lanes along head_dim, which is how keys are
+// stored in memory. `Lanes` says how a target loads and multiplies them. Included once per target: internal linkage.
 
 #include "cpu/kernel/decode_tile.h"
 
@@ -49,7 +49,7 @@ struct FourKeyScores {
 
   // scores[r * kTileKeys + i] = q_r . k_i for the keys of a group, rounded up to a multiple of 4.
   static void score(const Query& q, const GroupKeys<Element>& group, int head_dim, float* scores) {
-    const bool whole = head_dim % kStep == 0;
+    const bool whole = head_dim % kLanesAtOnce == 0;
     if (q.planes == 1) {
       return whole ? score_group<1, true>(q, group, head_dim, scores)
                    : score_group<1, false>(q, group, head_dim, scores);
@@ -61,8 +61,8 @@ struct FourKeyScores {
 
  private:
   // At least a line of memory.
-  static constexpr int kLineLanes = kLine / static_cast<int>(sizeof(Element));
-  static constexpr int kStep = kLineLanes > kLanes ? kLineLanes : kLanes;
+  static constexpr int kLineElements = kLine / static_cast<int>(sizeof(Element));
+  static constexpr int kLanesAtOnce = kLineElements > kLanes ? kLineElements : kLanes;
 
   // Four keys that lie one after another, and four of which the last may repeat.
   struct EvenRows {
@@ -79,18 +79,19 @@ struct FourKeyScores {
   static void score_group(const Query& q, const GroupKeys<Element>& group, int head_dim, float* scores) {
     int t = 0;
     for (; t + 4 <= group.keys; t += 4) {
-      score_four<kPlanes, kWhole>(q, EvenRows{group.first + t * head_dim, head_dim}, group.ahead + t * head_dim,
+      score_four<kPlanes, kWhole>(q, EvenRows{group.first + t * group.stride, group.stride}, group.ahead + t * head_dim,
                                   head_dim, scores + t);
     }
     if (t < group.keys) {
-      // Beyond the last key stands the last key again: the columns are masked, the memory is there.
+      // Past the last key the last key is read again: its columns are masked, and the memory is valid.
       ListedRows listed;
-      for (int i = 0; i < 4; ++i) listed.rows[i] = group.first + smaller(t + i, group.keys - 1) * head_dim;
+      for (int i = 0; i < 4; ++i) listed.rows[i] = group.first + smaller(t + i, group.keys - 1) * group.stride;
       score_four<kPlanes, kWhole>(q, listed, group.ahead + t * head_dim, head_dim, scores + t);
     }
   }
 
-  // kWhole: head_dim is a whole number of steps. Two functions, because one with both loops keeps its sums in memory.
+  // kWhole: head_dim is a multiple of kLanesAtOnce. Two functions, because one with both loops keeps its sums in
+  // memory.
   template <int kPlanes, bool kWhole, class Rows>
   __attribute__((noinline)) static void score_four(const Query& q, const Rows& keys, const Element* ahead, int head_dim,
                                                    float* scores) {
@@ -110,11 +111,11 @@ struct FourKeyScores {
         }
       }
     };
-    constexpr int kAdvance = kWhole ? kStep : kLanes;
+    constexpr int kAdvance = kWhole ? kLanesAtOnce : kLanes;
     int d = 0;
     do {
-      for (int part = 0; part < kAdvance; part += kLineLanes) {
-        for (int i = 0; i < 4; ++i) prefetch_line(ahead + 4 * (d + part) + i * kLineLanes);
+      for (int part = 0; part < kAdvance; part += kLineElements) {
+        for (int i = 0; i < 4; ++i) prefetch_line(ahead + 4 * (d + part) + i * kLineElements);
       }
       for (int part = 0; part < kAdvance; part += kLanes) add(d + part);
       d += kAdvance;

@@ -10,7 +10,7 @@ namespace rootdk::cpu {
 namespace {
 
 // body(0), body(1), ... body(kCount - 1). For arrays of vectors that are to stay in registers: GCC 12 unrolls a loop
-// that stands in no other loop too late for that, and keeps the array in memory wherever else it is used.
+// that is in no other loop too late for that, and keeps the array in memory wherever else it is used.
 template <int kCount, int kFirst = 0, class Body>
 inline __attribute__((always_inline)) void unrolled(Body body) {
   if constexpr (kFirst < kCount) {
@@ -46,11 +46,12 @@ struct Tile {
   static constexpr int kGroups = kKeys / kGroupKeys;
 
   int64_t begin = 0;
-  int keys[kGroups] = {};  // 0: nobody sees the group
+  int keys[kGroups] = {};  // 0: no row sees the group
   const Element* k[kGroups] = {};
   const Element* v[kGroups] = {};
   const float* k_scales[kGroups] = {};
   const float* v_scales[kGroups] = {};
+  ptrdiff_t v_stride = 0;  // from one row of v to the next
   int total = 0;
 };
 
@@ -65,9 +66,10 @@ struct GroupKeys {
   const Element* first;
   const Element* ahead;
   int keys;
+  ptrdiff_t stride;  // from one key to the next
 };
 
-// A row of values, as far as one pass reads it.
+// The part of a row of values that one pass reads.
 alignas(64) constexpr unsigned char kZeroRow[512] = {};
 
 // One pass over the values of a tile: some rows of a row block, some columns.
@@ -89,22 +91,23 @@ struct TileValues {
   const float* restores;     // [kRowBlock]: on the products
   int value_dim;
 
-  // body(key, rows) for kTogether keys at a time, where rows point to the pass's column. In place of keys beyond the
-  // last stand rows of zeros, with weights of zero. A pass fetches its share of the next tile: kShare bytes for each
+  // body(key, rows) for kTogether keys at a time, where rows point to the pass's column. Past the last key
+  // rows are zero, and so are their weights. A pass fetches its share of the next tile: kShare bytes for each
   // pair of keys.
   template <int kTogether, int kShare, class Body>
-  void for_each_step(const ValuePass& pass, Body body) const {
+  void for_each_key_group(const ValuePass& pass, Body body) const {
     constexpr int kFetched = kTogether / 2 * kShare;
     for (int g = 0; g < Tile<Lanes>::kGroups; ++g) {
       const Element* row = tile.v[g] + pass.column;
       const auto* fetched =
           reinterpret_cast<const char*>(ahead.keys[g] > 0 ? ahead.v[g] : tile.v[g]) + pass.fetched * (kGroupKeys / 2);
       const int keys = tile.keys[g], first = g * kGroupKeys;
-      for (int t = 0; t < keys; t += kTogether, row += kTogether * value_dim, fetched += kFetched) {
+      const ptrdiff_t stride = tile.v_stride;
+      for (int t = 0; t < keys; t += kTogether, row += kTogether * stride, fetched += kFetched) {
         for (int offset = 0; offset < kFetched; offset += kLine) prefetch_line(fetched + offset);
         const Element* rows[kTogether];
         for (int i = 0; i < kTogether; ++i) {
-          rows[i] = t + i < keys ? row + i * value_dim : reinterpret_cast<const Element*>(kZeroRow);
+          rows[i] = t + i < keys ? row + i * stride : reinterpret_cast<const Element*>(kZeroRow);
         }
         body(first + t, rows);
       }
@@ -117,9 +120,9 @@ struct TileValues {
   }
 };
 
-// Calls wide(pass) for blocks of kColumns of value_dim and narrow(pass, columns) for the rest in blocks of kStep, kRows
-// rows of a row block at a time. Both return what they have fetched.
-template <int kRows, int kColumns, int kStep, class Wide, class Narrow>
+// Calls wide(pass) for blocks of kColumns of value_dim and narrow(pass, columns) for the rest in blocks of
+// kNarrowColumns, kRows rows of a row block at a time. Both return what they have fetched.
+template <int kRows, int kColumns, int kNarrowColumns, class Wide, class Narrow>
 inline void for_each_pass(int value_dim, Wide wide, Narrow narrow) {
   ValuePass pass{};
   while (pass.column < value_dim) {
@@ -128,10 +131,10 @@ inline void for_each_pass(int value_dim, Wide wide, Narrow narrow) {
       if (whole) {
         pass.fetched += wide(pass);
       } else {
-        pass.fetched += narrow(pass, smaller(kStep, value_dim - pass.column));
+        pass.fetched += narrow(pass, smaller(kNarrowColumns, value_dim - pass.column));
       }
     }
-    pass.column += whole ? kColumns : kStep;
+    pass.column += whole ? kColumns : kNarrowColumns;
   }
 }
 

@@ -25,7 +25,8 @@ struct StoredInt8 {
   }
 };
 
-// e4m3 likewise. Its bits stand where a float has them, with an exponent that is 120 too small. NaN is never stored.
+// e4m3 likewise. Its bits are shifted to where a float has them; the exponent is then 120 too small. NaN is never
+// stored.
 struct StoredE4m3 {
   using Type = uint8_t;
   static Vec load(const uint8_t* p) {
@@ -127,7 +128,7 @@ struct WidenedProduct : FourKeyScores<Given> {
       }
     };
     constexpr int kShare = Values::share(kPassRows, kVectors * kWidth);
-    values.template for_each_step<2, kShare>(
+    values.template for_each_key_group<2, kShare>(
         pass, [&](int key, const Element* const(&rows)[2]) __attribute__((always_inline)) {
           add(key, rows[0]);
           add(key + 1, rows[1]);

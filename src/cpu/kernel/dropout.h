@@ -13,9 +13,9 @@ struct DropoutCounter {
   uint32_t query, head, batch;
 };
 
-// lanes[t] is the 16-bit number of key first_key + t for t below a multiple of 8 kWidth that covers `keys`; first_key
-// is a multiple of 8. Room for keys rounded up to 8 kWidth.
-inline void dropout_lanes(const DropoutCounter& counter, int64_t first_key, int keys, uint16_t* lanes) {
+// numbers[t] is the 16-bit random number of key first_key + t for t below a multiple of 8 kWidth that covers `keys`;
+// first_key is a multiple of 8. Room for keys rounded up to 8 kWidth.
+inline void dropout_numbers(const DropoutCounter& counter, int64_t first_key, int keys, uint16_t* numbers) {
   using Int = Simd::Int;
   constexpr uint32_t kMultiply0 = 0xD2511F53u, kMultiply1 = 0xCD9E8D57u;
   constexpr uint32_t kWeyl0 = 0x9E3779B9u, kWeyl1 = 0xBB67AE85u;
@@ -43,8 +43,8 @@ inline void dropout_lanes(const DropoutCounter& counter, int64_t first_key, int 
     // Block b holds the keys 8 b to 8 b + 7: words in order, low half first.
     for (int b = 0; b < kWidth; ++b) {
       for (int word = 0; word < 4; ++word) {
-        lanes[t + 8 * b + 2 * word] = static_cast<uint16_t>(words[word][b]);
-        lanes[t + 8 * b + 2 * word + 1] = static_cast<uint16_t>(words[word][b] >> 16);
+        numbers[t + 8 * b + 2 * word] = static_cast<uint16_t>(words[word][b]);
+        numbers[t + 8 * b + 2 * word + 1] = static_cast<uint16_t>(words[word][b] >> 16);
       }
     }
   }
@@ -52,10 +52,10 @@ inline void dropout_lanes(const DropoutCounter& counter, int64_t first_key, int 
 
 // Zeroes the dropped weights of a row. The factor of the kept ones joins the normaliser of the row.
 inline void drop_weights(const DropoutCounter& counter, uint32_t threshold, int64_t first_key, int columns,
-                         float* weights, uint16_t* lanes) {
-  dropout_lanes(counter, first_key, columns, lanes);
+                         float* weights, uint16_t* numbers) {
+  dropout_numbers(counter, first_key, columns, numbers);
   for (int t = 0; t < columns; t += kWidth) {
-    Simd::store(weights + t, Simd::keep_at_least(Simd::load(weights + t), lanes + t, threshold));
+    Simd::store(weights + t, Simd::keep_at_least(Simd::load(weights + t), numbers + t, threshold));
   }
 }
 

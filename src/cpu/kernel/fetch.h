@@ -1,7 +1,7 @@
 #pragma once
 
-// Memory that is needed soon is asked for a few lines at a time, between products: a burst of requests would keep them
-// waiting. Included once per target: internal linkage.
+// Prefetches memory that is needed soon, a few lines at a time, between products: bursts of prefetches are slower than
+// no prefetching. Included once per target: internal linkage.
 
 #include "cpu/kernel_table.h"
 #include "cpu/simd/common.h"
@@ -11,14 +11,14 @@ namespace {
 
 class Fetcher {
  public:
-  // Spread over so many steps.
-  Fetcher(const SoonNeeded& soon, int steps) : soon_(soon) {
+  // Spread over so many calls of fetch_some().
+  Fetcher(const SoonNeeded& soon, int calls) : soon_(soon) {
     int64_t lines = 0;
     for (const MemoryRows& area : soon_.areas) lines += static_cast<int64_t>(area.rows) * lines_of(area);
-    share_ = static_cast<int>((lines + steps - 1) / larger(1, steps));
+    share_ = static_cast<int>((lines + calls - 1) / larger(1, calls));
   }
 
-  void step() {
+  void fetch_some() {
     for (int n = 0; n < share_ && area_ < SoonNeeded::kAreas;) {
       const MemoryRows& area = soon_.areas[area_];
       if (row_ >= area.rows) {

@@ -1,8 +1,8 @@
 #pragma once
 
-// The fused forward pass of one block of rows against a span of packed keys:
+// The fused forward pass of one block of query rows over the packed keys of a round:
 //     s = q k^T;  logits;  rescale by the new maximum;  p = 2^(logit - max);  out += p v
-// for each tile of keys and, inside it, each group of rows, so that a tile is read from L2 by all rows of the block.
+// for each tile of keys and, inside it, each group of kRows rows, so that all rows of the block read a tile from L2.
 // Included once per target: internal linkage.
 
 #include "cpu/kernel/dropout.h"
@@ -17,9 +17,9 @@ namespace {
 template <class Gemm>
 struct ForwardScratch {
   float* scores;                    // [Gemm::kRows, stride]
-  typename Gemm::Element* weights;  // the same rows: those of the weights take the place of the scores
+  typename Gemm::Element* weights;  // the same rows: weights overwrite the scores
   float* factors;                   // [Gemm::kRows]
-  uint16_t* lanes;                  // [tile rounded up to 8 vectors]
+  uint16_t* numbers;                // [tile rounded up to 8 vectors]
 
   static constexpr int stride(int tile) { return tile + Gemm::kRowPadding; }
   static constexpr size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
@@ -35,7 +35,7 @@ struct ForwardScratch {
     p += score_bytes(tile);
     factors = reinterpret_cast<float*>(p);
     p += factor_bytes();
-    lanes = reinterpret_cast<uint16_t*>(p);
+    numbers = reinterpret_cast<uint16_t*>(p);
   }
 };
 
@@ -62,14 +62,14 @@ class ForwardKernel {
       : block_(block),
         rule_(*block.rule),
         tile_(tile_keys(block.head_dim, block.value_dim)),
-        stride_(ForwardScratch<Gemm>::stride(longest_piece(block, tile_))),
+        stride_(ForwardScratch<Gemm>::stride(widest_score_tile(block, tile_))),
         weight_stride_(Gemm::kUnit * stride_),
-        depth_(round_up(block.head_dim, Gemm::kDepthStep)),
+        depth_(round_up(block.head_dim, Gemm::kDepthMultiple)),
         scratch_(block.scratch, tile_),
         fetcher_(block.soon, products()) {}
 
   void run() {
-    for_each_piece([&](const Piece& p) { attend(p); });
+    for_each_score_tile([&](const ScoreTile& p) { attend(p); });
     clear_empty();
   }
 
@@ -77,22 +77,22 @@ class ForwardKernel {
   struct Range {
     int64_t begin, end;
   };
-  // A group of rows on a piece of a tile.
-  struct Piece {
+  // The scores of one group of rows over the keys of one tile that some of them see.
+  struct ScoreTile {
     int first_row, rows;
     int64_t first_key;
     int keys, columns;
   };
 
-  // Rows of short pieces lie close together.
-  static int longest_piece(const ForwardBlock& block, int tile) {
+  // Rows of narrow score tiles are stored close together.
+  static int widest_score_tile(const ForwardBlock& block, int tile) {
     const int64_t keys = block.keys.end - block.keys.begin;
-    return keys < tile ? round_up(static_cast<int>(keys), larger(kPairOfVectors, Gemm::kDepthStep)) : tile;
+    return keys < tile ? round_up(static_cast<int>(keys), larger(kPairOfVectors, Gemm::kDepthMultiple)) : tile;
   }
 
   // Calls attend for every group of rows on every tile that it sees, tile by tile.
   template <class Attend>
-  void for_each_piece(Attend attend) {
+  void for_each_score_tile(Attend attend) {
     group_ranges();
     const int groups = (block_.row_count + kRows - 1) / kRows;
     for (int group = 0; group < groups; ++group) empty_[group] = block_.first_keys;
@@ -135,23 +135,23 @@ class ForwardKernel {
     const auto [begin, end] = keys_of_tile(group, tile);
     if (begin >= end) return;
     const int first_row = group * kRows, rows = smaller(kRows, block_.row_count - first_row);
-    if (!rule_.has_block_mask) return attend(piece(first_row, rows, begin, end));
-    // Block-sparse: runs of panels that some row needs. Pooled sums want one piece a tile.
+    if (!rule_.has_block_mask) return attend(score_tile(first_row, rows, begin, end));
+    // Block-sparse: runs of panels that some row needs.
     for (int64_t key = begin; key < end;) {
       if (!needed(first_row, rows, key, end)) {
         key += kPanel;
         continue;
       }
       int64_t stop = key + kPanel;
-      while (stop < end && (block_.pooled.segments > 0 || needed(first_row, rows, stop, end))) stop += kPanel;
-      attend(piece(first_row, rows, key, stop < end ? stop : end));
+      while (stop < end && needed(first_row, rows, stop, end)) stop += kPanel;
+      attend(score_tile(first_row, rows, key, stop < end ? stop : end));
       key = stop;
     }
   }
 
-  Piece piece(int first_row, int rows, int64_t begin, int64_t end) const {
+  ScoreTile score_tile(int first_row, int rows, int64_t begin, int64_t end) const {
     const int keys = static_cast<int>(end - begin);
-    return {first_row, rows, begin, keys, round_up(keys, larger(kPairOfVectors, Gemm::kDepthStep))};
+    return {first_row, rows, begin, keys, round_up(keys, larger(kPairOfVectors, Gemm::kDepthMultiple))};
   }
 
   // Whether block_mask keeps any of the keys [key, key + panel) for any row of the group.
@@ -165,7 +165,7 @@ class ForwardKernel {
     return false;
   }
 
-  void attend(const Piece& p) {
+  void attend(const ScoreTile& p) {
     score(p);
     softmax(p);
     if (values_finite(p)) {
@@ -175,7 +175,7 @@ class ForwardKernel {
     }
   }
 
-  void softmax(const Piece& p) {
+  void softmax(const ScoreTile& p) {
     const bool stats = block_.state.weighted != nullptr;
     if (special(p)) {
       stats ? softmax<true, true>(p) : softmax<true, false>(p);
@@ -184,13 +184,13 @@ class ForwardKernel {
     }
   }
 
-  bool values_finite(const Piece& p) const {
+  bool values_finite(const ScoreTile& p) const {
     const uint8_t* not_finite = block_.keys.values_not_finite;
     return !not_finite || !not_finite[(p.first_key - block_.keys.begin) / tile_];
   }
 
-  // Whether the piece needs more than scale and exponential: a mask that cuts it, or a term of the call.
-  bool special(const Piece& p) const {
+  // Whether the score tile needs more than scale and exponential: a mask that cuts it, or a term of the call.
+  bool special(const ScoreTile& p) const {
     if (rule_.transforms || rule_.has_mask || rule_.has_block_mask || rule_.dropout_threshold ||
         block_.pooled.segments || p.keys != p.columns) {
       return true;
@@ -212,12 +212,12 @@ class ForwardKernel {
   const Element* query(int r) const { return static_cast<const Element*>(block_.q) + r * block_.q_stride; }
 
   // scores [rows, columns] = q k^T
-  void score(const Piece& p) {
+  void score(const ScoreTile& p) {
     const auto* keys = static_cast<const Element*>(block_.keys.keys) +
                        (p.first_key - block_.keys.begin) * static_cast<int64_t>(depth_);
     for (int t = 0; t < p.columns; t += kPanel, keys += static_cast<ptrdiff_t>(kPanel) * depth_) {
       const int columns = smaller(kPanel, p.columns - t);
-      fetcher_.step();
+      fetcher_.fetch_some();
       if constexpr (Gemm::kUnit == 1) {
         if (rule_.score == ScoreKind::additive) {
           for (int i = 0; i < p.rows; ++i) {
@@ -233,7 +233,7 @@ class ForwardKernel {
   }
 
   template <bool kSpecial, bool kStats>
-  void softmax(const Piece& p) {
+  void softmax(const ScoreTile& p) {
     const float scale = rule_.transforms ? 1.0f : rule_.scale;
     for (int i = 0; i < p.rows; ++i) {
       float* row = scratch_.scores + i * stride_;
@@ -265,30 +265,33 @@ class ForwardKernel {
     }
   }
 
-  // The weights of row i are f32 in the place of its scores.
-  void pool_and_drop(const Piece& p, int i, float scaled_max) {
+  // The weights of row i are f32 and overwrite its scores.
+  void pool_and_drop(const ScoreTile& p, int i, float scaled_max) {
     float* row = scratch_.scores + i * stride_;
     const QueryRow& query = block_.rows[p.first_row + i];
     if (block_.pooled.segments) pool(p, i, row, scaled_max);
     if (rule_.dropout_threshold) {
       const DropoutCounter counter{rule_.dropout_seed, query.query, query.head, query.batch};
-      drop_weights(counter, rule_.dropout_threshold, p.first_key, p.columns, row, scratch_.lanes);
+      drop_weights(counter, rule_.dropout_threshold, p.first_key, p.columns, row, scratch_.numbers);
     }
   }
 
-  void pool(const Piece& p, int i, const float* row, float scaled_max) {
+  void pool(const ScoreTile& p, int i, const float* row, float scaled_max) {
     const PooledSegments& pooled = block_.pooled;
     const int64_t base = (p.first_row + i) * pooled.segments;
-    int64_t s = 0, after = pooled.segments;  // ends as the last segment that begins at or before the piece
+    int64_t s = 0, after = pooled.segments;  // ends as the last segment that begins at or before the score tile
     while (after - s > 1) {
       const int64_t middle = (s + after) / 2;
       (pooled.bounds[middle] <= p.first_key ? s : after) = middle;
     }
     for (; s < pooled.segments && pooled.bounds[s] < p.first_key + p.keys; ++s) {
       const int64_t begin = pooled.bounds[s] - p.first_key, end = pooled.bounds[s + 1] - p.first_key;
-      pooled.sums[base + s] =
-          sum_of(row, begin > 0 ? static_cast<int>(begin) : 0, end < p.keys ? static_cast<int>(end) : p.keys);
-      pooled.maxima[base + s] = scaled_max;
+      float& sum = pooled.sums[base + s];
+      float& max = pooled.maxima[base + s];
+      // A segment may have begun in an earlier score tile of the same key tile, under a lower maximum.
+      if (sum != 0.0f) sum *= exp2(max - scaled_max);
+      sum += sum_of(row, begin > 0 ? static_cast<int>(begin) : 0, end < p.keys ? static_cast<int>(end) : p.keys);
+      max = scaled_max;
     }
   }
 
@@ -301,20 +304,28 @@ class ForwardKernel {
   }
 
   // out [rows, value_dim] = factor out + p v
-  void add_values(const Piece& p) {
+  void add_values(const ScoreTile& p) {
+    for_each_value_panel(p, [&](int, int, const Element* values) { return values; });
+  }
+
+  // Calls prepare(first column, columns, values) for each panel of the values of a score tile, and adds the product
+  // with what it gives back.
+  template <class Prepare>
+  void for_each_value_panel(const ScoreTile& p, Prepare prepare) {
     const Left<Unit> weights{reinterpret_cast<const Unit*>(scratch_.weights), weight_stride_ / Gemm::kUnit};
     const auto* values = static_cast<const Element*>(block_.keys.values) +
                          (p.first_key - block_.keys.begin) * static_cast<int64_t>(kPanel);
-    const int depth = round_up(p.keys, Gemm::kDepthStep);
+    const int depth = round_up(p.keys, Gemm::kDepthMultiple);
     float* out = block_.state.out + p.first_row * block_.state.out_stride;
     bool& empty = empty_[p.first_row / kRows];
     for (int d = 0; d < block_.value_dim; d += kPanel, values += block_.keys.value_stride) {
       const int columns = smaller(kPanel, block_.value_dim - d);
-      fetcher_.step();
+      fetcher_.fetch_some();
+      const Element* panel = prepare(d, columns, values);
       if (empty) {
-        Gemm::multiply(p.rows, columns, weights, values, depth, out + d, block_.state.out_stride);
+        Gemm::multiply(p.rows, columns, weights, panel, depth, out + d, block_.state.out_stride);
       } else {
-        Gemm::multiply_add(p.rows, columns, weights, values, depth, out + d, block_.state.out_stride, scratch_.factors);
+        Gemm::multiply_add(p.rows, columns, weights, panel, depth, out + d, block_.state.out_stride, scratch_.factors);
       }
     }
     empty = false;
@@ -325,8 +336,30 @@ class ForwardKernel {
     for (int64_t d = 0; d < rows * block_.state.out_stride; ++d) out[d] = 0.0f;
   }
 
-  // The same where a value is infinite or NaN: a weight of zero, which a mask leaves, must not meet it.
-  void add_values_carefully(const Piece& p) {
+  // The same where a value is infinite or NaN: a weight of zero, which a mask leaves, must not meet it. The products
+  // are those of values without them, so that rows that see none of them keep their bits; then they join the rows that
+  // do.
+  void add_values_carefully(const ScoreTile& p) {
+    alignas(64) Element finite[Gemm::kTileKeys * kPanel];
+    const auto elements = static_cast<size_t>(round_up(p.keys, Gemm::kDepthMultiple)) * kPanel;
+    for_each_value_panel(p, [&](int, int, const Element* values) {
+      for (size_t i = 0; i < elements; ++i) finite[i] = is_finite(Gemm::widen(values[i])) ? values[i] : Element{};
+      return finite;
+    });
+    for (int t = 0; t < p.keys; ++t) {
+      for (int d = 0; d < block_.value_dim; ++d) {
+        const float value = value_at(p, t, d);
+        if (is_finite(value)) continue;
+        for (int i = 0; i < p.rows; ++i) {
+          const float weight = Gemm::widen(scratch_.weights[i * weight_stride_ + t]);
+          if (weight != 0.0f) block_.state.out[(p.first_row + i) * block_.state.out_stride + d] += weight * value;
+        }
+      }
+    }
+  }
+
+  // Key by key, for products that cannot take other values.
+  void add_values_one_by_one(const ScoreTile& p) {
     bool& empty = empty_[p.first_row / kRows];
     if (empty) clear_out(p.first_row, p.rows);
     empty = false;
@@ -336,14 +369,18 @@ class ForwardKernel {
       for (int t = 0; t < p.keys; ++t) {
         const float weight = Gemm::widen(scratch_.weights[i * weight_stride_ + t]);
         if (weight == 0.0f) continue;
-        const int64_t key = p.first_key - block_.keys.begin + t;
-        for (int d = 0; d < block_.value_dim; ++d) {
-          const auto* panel = static_cast<const Element*>(block_.keys.values) + d / kPanel * block_.keys.value_stride;
-          const int64_t index = (key / Gemm::kUnit * kPanel + d % kPanel) * Gemm::kUnit + key % Gemm::kUnit;
-          out[d] += weight * Gemm::widen(panel[index]);
-        }
+        for (int d = 0; d < block_.value_dim; ++d) out[d] += weight * value_at(p, t, d);
       }
     }
+  }
+
+  static bool is_finite(float x) { return x - x == 0.0f; }
+
+  // Value d of key t of a score tile.
+  float value_at(const ScoreTile& p, int t, int d) const {
+    const auto* panel = static_cast<const Element*>(block_.keys.values) + d / kPanel * block_.keys.value_stride;
+    const int64_t key = p.first_key - block_.keys.begin + t;
+    return Gemm::widen(panel[(key / Gemm::kUnit * kPanel + d % kPanel) * Gemm::kUnit + key % Gemm::kUnit]);
   }
 
   // Weights in f32 whatever the product reads.

@@ -1,9 +1,9 @@
 #pragma once
 
-// The forward pass on AMX. Tiles multiply on a unit of their own, so three pieces are under way at a time: while the
-// vector units take the softmax of one, the tiles score the next and add the values of the one before. The processor
-// overlaps the two only where their instructions stand close together: one step of products goes between a few
-// exponentials. Included once per target: internal linkage.
+// The forward pass on AMX. The tile unit works beside the vector units, so three score tiles are under way at a time:
+// while the vector units compute the softmax of one, the tile unit scores the next and adds the values of the one
+// before. The processor overlaps the two only where their instructions are close together: one product of 2 x 2 tiles
+// goes between a few exponentials. Included once per target: internal linkage.
 
 #include "cpu/kernel/forward.h"
 #include "cpu/kernel/gemm_amx.h"
@@ -27,7 +27,7 @@ class AmxForward : private ForwardKernel<AmxGemm> {
       : Base(block), buffers_{Scratch(block.scratch, tile_), Scratch(second_half(block), tile_)} {}
 
   void run() {
-    for_each_piece([&](const Piece& p) {
+    for_each_score_tile([&](const ScoreTile& p) {
       advance(p);
       weighed_ = scored_;
       scored_ = {p, true};
@@ -42,7 +42,7 @@ class AmxForward : private ForwardKernel<AmxGemm> {
 
  private:
   struct Stage {
-    Piece piece;
+    ScoreTile tile;
     bool full;
   };
 
@@ -51,34 +51,34 @@ class AmxForward : private ForwardKernel<AmxGemm> {
   }
 
   // Scores of `next` (if it has keys), softmax of scored_, values of weighed_.
-  void advance(const Piece& next) {
-    // Pieces take the two buffers in turn: `next` follows weighed_, whose scores are no longer needed.
+  void advance(const ScoreTile& next) {
+    // Score tiles use the two buffers in turn: `next` follows weighed_, whose scores are no longer needed.
     Scratch& outer = buffers_[number_ % kBuffers];
     Scratch& inner = buffers_[(number_ + 1) % kBuffers];
     ++number_;
     TileProducts products;
     if (weighed_.full) {
       scratch_ = outer;
-      if (values_finite(weighed_.piece)) {
-        products.add(values_product(weighed_.piece));
+      if (values_finite(weighed_.tile)) {
+        products.add(values_product(weighed_.tile));
       } else {
-        add_values_carefully(weighed_.piece);
+        add_values_one_by_one(weighed_.tile);
       }
     }
     if (next.keys > 0) products.add(scores_product(next, outer));
-    for (int panel = 0; panel < products.panels(); ++panel) fetcher_.step();
+    for (int panel = 0; panel < products.panels(); ++panel) fetcher_.fetch_some();
     if (scored_.full) {
       scratch_ = inner;
-      const Piece& p = scored_.piece;
+      const ScoreTile& p = scored_.tile;
       products.spread_over(p.rows * (p.columns / kPairOfVectors + RowBatch::pauses(p.columns)));
       block_.state.weighted ? weigh<true>(p, products) : weigh<false>(p, products);
     }
     products.finish();
   }
 
-  // The softmax of a piece, with products between.
+  // The softmax of a score tile, with tile products in between.
   template <bool kStats>
-  void weigh(const Piece& p, TileProducts& products) {
+  void weigh(const ScoreTile& p, TileProducts& products) {
     if (rule_.dropout_threshold || block_.pooled.segments) return softmax(p);
     if (special(p)) {
       for (int i = 0; i < p.rows; ++i) {
@@ -96,7 +96,7 @@ class AmxForward : private ForwardKernel<AmxGemm> {
     }
   }
 
-  TileProducts::Product scores_product(const Piece& p, const Scratch& scratch) const {
+  TileProducts::Product scores_product(const ScoreTile& p, const Scratch& scratch) const {
     const auto* keys = static_cast<const uint16_t*>(block_.keys.keys) + (p.first_key - block_.keys.begin) * depth_;
     return {.left = query(p.first_row),
             .left_stride = block_.q_stride,
@@ -111,7 +111,7 @@ class AmxForward : private ForwardKernel<AmxGemm> {
   }
 
   // Scales the rows whose maximum rose, to which the product can then be added in the tiles.
-  TileProducts::Product values_product(const Piece& p) {
+  TileProducts::Product values_product(const ScoreTile& p) {
     bool& empty = empty_[p.first_row / kRows];
     float* out = block_.state.out + p.first_row * block_.state.out_stride;
     const auto* values = static_cast<const uint16_t*>(block_.keys.values) +
@@ -131,7 +131,7 @@ class AmxForward : private ForwardKernel<AmxGemm> {
     return product;
   }
 
-  void scale_rows(const Piece& p, float* out) {
+  void scale_rows(const ScoreTile& p, float* out) {
     for (int i = 0; i < p.rows; ++i, out += block_.state.out_stride) {
       if (scratch_.factors[i] == 1.0f) continue;
       const Vec factor = Simd::set1(scratch_.factors[i]);

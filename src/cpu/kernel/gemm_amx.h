@@ -8,14 +8,14 @@
 namespace rootdk::cpu {
 namespace {
 
-// Products of 32 rows with panels of two tiles, 2 x 2 tiles at a time, to be taken step by step between other work.
-// A step is one depth of 32: four loads and four multiplications of tiles. Left operands are read in whole tiles:
-// memory holds rows rounded up to 16, and what lies in the last ones does not matter.
+// Products of 32 rows with panels of two tiles, 2 x 2 tiles at a time, spread between other work. One
+// multiply_tiles() is a depth of 32: four loads and four multiplications of tiles. Left operands are read in whole
+// tiles: memory holds rows rounded up to 16, and what lies in the last ones does not matter.
 class TileProducts {
  public:
   static constexpr int kTile = 16;  // rows and columns of a tile
   static constexpr int kPanel = 2 * kTile;
-  static constexpr int kDepthStep = 32;
+  static constexpr int kDepthMultiple = 32;
 
   // c [32, panels] = left [32, depth] right [panels, depth / 2, right_row], or added to what c holds.
   struct Product {
@@ -37,19 +37,19 @@ class TileProducts {
   void add(const Product& product) {
     products_[count_++] = product;
     panels_ += product.panels;
-    steps_ += product.depth / kDepthStep * product.panels;
+    remaining_ += product.depth / kDepthMultiple * product.panels;
   }
   int panels() const { return panels_; }
 
-  // From here on, `ticks` calls of tick() take all steps, or nearly.
-  void spread_over(int ticks) { interval_ = left_ = steps_ == 0 ? ticks + 1 : larger(1, ticks / steps_); }
+  // From here on, `ticks` calls of tick() do all products, or nearly all.
+  void spread_over(int ticks) { interval_ = left_ = remaining_ == 0 ? ticks + 1 : larger(1, ticks / remaining_); }
   [[gnu::always_inline]] void tick() {
     if (--left_ > 0) return;
     left_ = interval_;
-    if (steps_ > 0) step();
+    if (remaining_ > 0) multiply_tiles();
   }
   void finish() {
-    while (steps_ > 0) step();
+    while (remaining_ > 0) multiply_tiles();
     memory_is_current();
   }
 
@@ -57,7 +57,7 @@ class TileProducts {
   // The intrinsics do not tell the compiler that they read memory: what was stored must be there.
   static void memory_is_current() { __asm__ volatile("" ::: "memory"); }
 
-  [[gnu::always_inline]] void step() {
+  [[gnu::always_inline]] void multiply_tiles() {
     Product& p = products_[current_];
     if (depth_ == 0) start(p);
     const uint16_t* left = p.left + depth_;
@@ -74,8 +74,8 @@ class TileProducts {
       Tiles::multiply_10();
       Tiles::multiply_11();
     }
-    depth_ += kDepthStep;
-    --steps_;
+    depth_ += kDepthMultiple;
+    --remaining_;
     if (depth_ == p.depth) end(p);
   }
 
@@ -109,9 +109,9 @@ class TileProducts {
 
   Product products_[2];
   int count_ = 0, current_ = 0;
-  int depth_ = 0;   // of the panel at hand
-  int panels_ = 0;  // of all products
-  int steps_ = 0;   // that are left
+  int depth_ = 0;      // of the panel at hand
+  int panels_ = 0;     // of all products
+  int remaining_ = 0;  // calls of multiply_tiles() that are left
   int interval_ = 1, left_ = 1;
 };
 
@@ -120,11 +120,11 @@ struct AmxGemm {
   using Element = uint16_t;
   using Unit = uint32_t;
   static constexpr int kTile = TileProducts::kTile;
-  static constexpr int kDepthStep = TileProducts::kDepthStep;
+  static constexpr int kDepthMultiple = TileProducts::kDepthMultiple;
   static constexpr int kRows = 2 * kTile;
   static constexpr int kPanel = TileProducts::kPanel;
   static constexpr int kUnit = 2;
-  static constexpr int kTileKeys = 1024;  // pieces are long: each begins and ends with products alone
+  static constexpr int kTileKeys = 1024;  // large: each score tile begins and ends with products alone
   static constexpr int kTileRowBytes = 1024;
   static constexpr int kRowPadding = 32;  // keeps the rows of a tile out of each other's cache sets
   static constexpr int kBlockRows = 256;  // tiles that come from beyond L2 serve many rows
@@ -137,7 +137,7 @@ struct AmxGemm {
   };
 
   static int64_t peak(int64_t rounds, float* sum) {
-    alignas(64) static const uint16_t zeros[kTile * kDepthStep] = {};
+    alignas(64) static const uint16_t zeros[kTile * kDepthMultiple] = {};
     alignas(64) float result[kTile * kTile];
     Tiles::zero();
     Tiles::load_left_0(zeros, 64);
@@ -152,7 +152,7 @@ struct AmxGemm {
     }
     Tiles::store_00(result, 64);
     *sum = result[0];
-    return rounds * 4 * kTile * kTile * kDepthStep * 2;
+    return rounds * 4 * kTile * kTile * kDepthMultiple * 2;
   }
   static float widen(uint16_t x) { return widen_bf16(x); }
   // The two instructions around the polynomial take half the time of the shifts of exp2() on processors with AMX. Below

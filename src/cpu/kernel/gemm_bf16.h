@@ -81,7 +81,7 @@ void bf16_tile(Left<uint32_t> a, const uint16_t* b, int pairs, float* c, ptrdiff
 struct Bf16Gemm {
   using Element = uint16_t;
   using Unit = uint32_t;
-  static constexpr int kDepthStep = 2;
+  static constexpr int kDepthMultiple = 2;
   static constexpr int kRows = Simd::kRows;
   static constexpr int kPanel = Simd::kPanelVectors * kWidth;
   static constexpr int kUnit = 2;

@@ -72,8 +72,8 @@ void with_tile(int rows, int vectors, Arguments... arguments) {
 // of values holds keys as depth.
 struct FloatGemm {
   using Element = float;
-  using Unit = float;                   // what the left operand is read in
-  static constexpr int kDepthStep = 1;  // depth is a multiple of it
+  using Unit = float;                       // what the left operand is read in
+  static constexpr int kDepthMultiple = 1;  // depth is a multiple of it
   static constexpr int kRows = Simd::kRows;
   static constexpr int kPanel = Simd::kPanelVectors * kWidth;
   static constexpr int kUnit = 1;  // elements in a Unit

@@ -26,7 +26,7 @@ struct Bf16Packing {
   static constexpr int kPairs = kWidth;  // pairs in a vector
 
   static void rows(const SourceRows& source, void* packed, float*) {
-    const int depth = round_up(source.dim, Gemm::kDepthStep);
+    const int depth = round_up(source.dim, Gemm::kDepthMultiple);
     auto* to = static_cast<uint16_t*>(packed);
     for (int i = 0; i < source.rows; ++i, to += depth) {
       const uint16_t* from = static_cast<const uint16_t*>(source.data) + i * source.row_stride;
@@ -40,7 +40,7 @@ struct Bf16Packing {
 
   // Pairs of dimensions are 32-bit lanes, and keys are transposed against them as floats are.
   static void keys(const SourceRows& source, void* packed, float*) {
-    const int depth = round_up(source.dim, Gemm::kDepthStep);
+    const int depth = round_up(source.dim, Gemm::kDepthMultiple);
     const auto* rows = static_cast<const uint16_t*>(source.data);
     auto* to = static_cast<uint16_t*>(packed);
     for (int first = 0; first < source.rows; first += kPanel, to += static_cast<ptrdiff_t>(kPanel) * depth) {

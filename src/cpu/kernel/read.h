@@ -11,13 +11,13 @@ namespace {
 // Reads kStreams equal parts of the memory side by side. The largest number found keeps the loads alive.
 template <int kStreams>
 inline float read_streams(const float* memory, int64_t count) {
-  constexpr int kStep = 256 / static_cast<int>(sizeof(float));  // of one stream, before the next has its turn
-  const int64_t part = count / kStreams / kStep * kStep;
+  constexpr int kStreamFloats = 256 / static_cast<int>(sizeof(float));  // of one stream, before the next has its turn
+  const int64_t part = count / kStreams / kStreamFloats * kStreamFloats;
   Vec top[4] = {Simd::zero(), Simd::zero(), Simd::zero(), Simd::zero()};
-  for (int64_t i = 0; i < part; i += kStep) {
+  for (int64_t i = 0; i < part; i += kStreamFloats) {
     for (int s = 0; s < kStreams; ++s) {
       const float* from = memory + s * part + i;
-      for (int j = 0; j < kStep; j += 4 * kWidth) {
+      for (int j = 0; j < kStreamFloats; j += 4 * kWidth) {
         for (int chain = 0; chain < 4; ++chain) {
           top[chain] = Simd::max(top[chain], Simd::load(from + j + chain * kWidth));
         }

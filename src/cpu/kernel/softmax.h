@@ -1,6 +1,6 @@
 #pragma once
 
-// The online softmax of a group of rows over one piece of a tile, and its statistics. Included once per target:
+// The online softmax of a group of rows over one score tile, and its statistics. Included once per target:
 // internal linkage.
 
 #include "cpu/kernel/math.h"
@@ -9,7 +9,7 @@
 namespace rootdk::cpu {
 namespace {
 
-// Pieces are padded to pairs of vectors, so that two 16-bit stores can be one.
+// Score tiles are padded to pairs of vectors, so that two 16-bit stores can be one.
 constexpr int kPairOfVectors = 2 * kWidth;
 
 inline float row_max(const float* row, int columns) {
@@ -57,14 +57,14 @@ inline RowSums exponentials(const float* row, int columns, float scale, float sc
   return sums;
 }
 
-// Moves row r of the state to a maximum of at least `piece_max`. Returns the factor on what was summed before.
+// Moves row r of the state to a maximum of at least `tile_max`. Returns the factor on what was summed before.
 template <bool kStats>
-inline float raise_max(const RowStates& state, int r, float piece_max, float scale) {
+inline float raise_max(const RowStates& state, int r, float tile_max, float scale) {
   const float before = state.max[r];
-  if (!(piece_max > before)) return 1.0f;
-  state.max[r] = piece_max;
+  if (!(tile_max > before)) return 1.0f;
+  state.max[r] = tile_max;
   if (before == kMinusInfinity) return 0.0f;
-  const float difference = before * scale - piece_max * scale;
+  const float difference = before * scale - tile_max * scale;
   const float factor = exp2(difference);
   if constexpr (kStats) {
     state.weighted[r] = factor * (state.weighted[r] + (factor > 0.0f ? difference : 0.0f) * state.sum[r]);

@@ -8,7 +8,7 @@
 namespace rootdk::cpu {
 namespace {
 
-// Forward is the forward pass where a target has one of its own.
+// Forward is the forward pass of the target, where it differs from the common one.
 template <class Gemm, class Packing, class Forward = ForwardKernel<Gemm>>
 struct Kernels {
   static Geometry geometry(int head_dim, int value_dim) {
@@ -17,7 +17,7 @@ struct Kernels {
             .rows = Gemm::kRows,
             .block_rows = Gemm::kBlockRows,
             .left_rows = Gemm::kLeftRows,
-            .depth_step = Gemm::kDepthStep,
+            .depth_multiple = Gemm::kDepthMultiple,
             .tile_keys = Forward::tile_keys(head_dim, value_dim),
             .fused = Simd::kFused};
   }

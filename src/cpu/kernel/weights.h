@@ -12,7 +12,7 @@ namespace {
 template <class Gemm>
 class WeightsKernel : private ForwardKernel<Gemm> {
   using Base = ForwardKernel<Gemm>;
-  using typename Base::Piece;
+  using typename Base::ScoreTile;
 
  public:
   explicit WeightsKernel(const WeightsBlock& weights) : Base(weights.block), weights_(weights) {}
@@ -24,13 +24,14 @@ class WeightsKernel : private ForwardKernel<Gemm> {
       for (int group = 0; group * Base::kRows < block.row_count; ++group) {
         const auto [begin, end] = this->keys_of_tile(group, tile);
         const int first_row = group * Base::kRows;
-        if (begin < end) weigh(this->piece(first_row, smaller(Base::kRows, block.row_count - first_row), begin, end));
+        if (begin < end)
+          weigh(this->score_tile(first_row, smaller(Base::kRows, block.row_count - first_row), begin, end));
       }
     }
   }
 
  private:
-  void weigh(const Piece& p) {
+  void weigh(const ScoreTile& p) {
     this->score(p);
     const float scale = this->rule_.transforms ? 1.0f : this->rule_.scale;
     for (int i = 0; i < p.rows; ++i) {
@@ -50,7 +51,7 @@ class WeightsKernel : private ForwardKernel<Gemm> {
     }
   }
 
-  void add_columns(const Piece& p, const float* row) {
+  void add_columns(const ScoreTile& p, const float* row) {
     float* sums = weights_.column_sums + (p.first_key - this->block_.keys.begin);
     int t = 0;
     for (; t + kWidth <= p.keys; t += kWidth)

@@ -1,6 +1,6 @@
 #pragma once
 
-// Views that travel to a kernel by value, and element access by run-time type.
+// Views that are passed to kernels by value, and element access by run-time type.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -11,7 +11,7 @@
 
 namespace rootdk::cuda {
 
-// A strided view of `Rank` dimensions: lse(b, h, i). A null pointer stands for "not given".
+// A strided view of `Rank` dimensions: lse(b, h, i). A null pointer means "not given".
 template <class T, int Rank>
 struct DeviceView {
   T* data = nullptr;

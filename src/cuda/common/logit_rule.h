@@ -1,7 +1,7 @@
 #pragma once
 
 // From a score to a logit, on the device: scale, softcap, position, bias, masks. LogitRule holds the whole call's rule
-// and travels to kernels by value; HeadRule is the same rule seen by one head of one sequence.
+// and is passed to kernels by value; HeadRule is the same rule for one head of one sequence.
 
 #include <cmath>
 #include <cstdint>
@@ -19,7 +19,7 @@ struct Range {
 
 // One sequence of the batch; the device's SequenceSpan (core/attention_call.h).
 struct Sequence {
-  int index = 0;  // of the sequence: what dropout and per-sequence workspace count by
+  int index = 0;  // of the sequence: counts for dropout and per-sequence workspace
   int entry = 0;  // index into dimension 0 of the tensors: 0 for packed sequences
   int q_begin = 0, q_len = 0;
   int kv_begin = 0, kv_len = 0;
@@ -75,7 +75,7 @@ struct LogitRule {
     return s;
   }
 
-  // The keys that causal, window and length leave to query i.
+  // The keys that query i sees under causal masking, window and length.
   __device__ Range keys_of(const Sequence& s, int i) const { return keys_of({i, i + 1}, s); }
   // The same for any of the queries in `rows`.
   __device__ Range keys_of(Range rows, const Sequence& s) const {
@@ -96,7 +96,7 @@ struct LogitRule {
     if (window_left >= 0) rows.end = min(rows.end, last + window_left - s.shift() + 1);
     return rows;
   }
-  // Whether every query of `rows` exists and keeps every key of `keys`, as far as the ranges go.
+  // Whether every query of `rows` exists and sees every key of `keys` under causal masking, window and length.
   __device__ bool ranges_keep(Range rows, Range keys, const Sequence& s) const {
     const int first = rows.begin + s.shift(), last = rows.end - 1 + s.shift();
     return rows.end <= s.q_len && keys.end <= s.kv_visible && (!causal || keys.end <= first + 1) &&
@@ -105,7 +105,7 @@ struct LogitRule {
   }
 };
 
-// The rule as one head of one sequence sees it: pointers resolved, small per-head values read once.
+// The rule for one head of one sequence: pointers resolved, small per-head values loaded once.
 struct HeadRule {
   const LogitRule& rule;
   Sequence sequence;
@@ -118,8 +118,8 @@ struct HeadRule {
     if (rule.alibi_slopes) alibi_slope = rule.alibi_slopes(head);
   }
 
-  // Whether causal, window and length keep key j for query i. Rows and keys past the end of the sequence, which tiles
-  // may reach, are out of range: ask before reading any tensor at (i, j).
+  // Whether query i sees key j under causal masking, window and length. Tiles may include rows and keys past the end of
+  // the sequence; these are out of range. Call this before loading from any tensor at (i, j).
   __device__ bool in_range(int i, int j) const {
     const Range keys = rule.keys_of(sequence, i);
     return i < sequence.q_len && j >= keys.begin && j < keys.end;
@@ -132,7 +132,7 @@ struct HeadRule {
     return in_range(i, j) && (!rule.mask || mask_keeps(i, j)) && (!rule.block_mask || block_mask_keeps(i, j));
   }
 
-  // Whether the block mask drops the whole tile. Looks at no more than a few blocks: a finer mask says "no".
+  // Whether the block mask drops the whole tile. Checks a few blocks at most: if the mask is finer, the answer is "no".
   __device__ bool block_mask_drops(Range rows, Range keys) const {
     if (!rule.block_mask) return false;
     constexpr int kMostBlocks = 16;
@@ -174,7 +174,7 @@ struct HeadRule {
     return logit;
   }
 
-  // -inf where a mask drops the key. The raw score of a dropped key is not looked at: it may be NaN.
+  // -inf if a mask drops the key. The raw score of a dropped key is not used: it may be NaN.
   __device__ float logit(float raw, int i, int j) const { return keeps(i, j) ? unmasked(raw, i, j) : -INFINITY; }
 };
 

@@ -9,7 +9,7 @@ namespace {
 // Sums of two positions, a window and a table offset stay below 2^31 when each is below this.
 constexpr std::int64_t kLargestPosition = std::int64_t{1} << 28;
 
-// A window that reaches past every position is no window.
+// A window that covers every position is no window.
 int window_limit(std::int64_t keys, const AttentionShape& shape) {
   return keys >= shape.q_len + shape.kv_len ? -1 : static_cast<int>(keys);
 }

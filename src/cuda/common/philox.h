@@ -1,7 +1,7 @@
 #pragma once
 
 // The dropout bits of include/rootdk/dropout.h on the device. Two neighbouring keys (2 p, 2 p + 1) share one 32-bit
-// word of a Philox block, the even key in its low half: kernels that hold pairs of keys ask once for both.
+// word of a Philox block, the even key in its low half: kernels that hold pairs of keys need one word for both.
 
 #include <cstdint>
 

@@ -45,7 +45,7 @@ struct RowSums {
   }
 };
 
-// What a finished row says. Weights are over real keys, with the sink in the denominator.
+// The results of a finished row. Weights are those of real keys, with the sink in the denominator.
 struct RowResult {
   float lse = -INFINITY;
   float max_logit = -INFINITY;
@@ -53,12 +53,12 @@ struct RowResult {
   float entropy = 0.0f, sum_p2 = 0.0f;
 };
 
-// `sink` is -inf where there is none.
+// `sink` is -inf if there is none.
 __device__ inline RowResult finish(const RowSums& sums, float sink) {
   RowResult result;
-  // The running maximum passes over NaN; a row that holds one says so.
+  // The running maximum ignores NaN; the results of a row with a NaN must be NaN.
   result.max_logit = isnan(sums.weight) && sums.maximum < INFINITY ? sums.weight : sums.maximum;
-  if (sums.weight == 0.0f) {  // no key left
+  if (sums.weight == 0.0f) {  // no visible key
     result.lse = sink;
     return result;
   }

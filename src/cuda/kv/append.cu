@@ -1,5 +1,5 @@
-// append on the device: rotate in double, round once, write at the position's place. src/reference/append.cpp is the
-// specification.
+// append() on the device: rotate in double, round once, write to the page of the token's position. The specification is
+// src/reference/append.cpp.
 
 #include "cuda/kv/append.h"
 
@@ -18,11 +18,11 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / 32;
 
-// --- pages that another sequence holds too -------------------------------------------------------------------------
+// --- pages shared with another sequence ----------------------------------------------------------------------------
 
 constexpr int kCopiesALaunch = 128;
 
-// One of k, v and their scales: [layers, pages, kv_heads, page_size] rows of so many bytes.
+// One of k, v and their scales: [layers, pages, kv_heads, page_size] rows of row_bytes bytes.
 struct CopiedPart {
   std::byte* data = nullptr;
   std::int64_t row_bytes = 0;
@@ -34,7 +34,7 @@ struct CopyArguments {
   PageCopy copies[kCopiesALaunch];
 };
 
-// A block for each copy, layer, head and part.
+// One block per copy, layer, head and part.
 __global__ void __launch_bounds__(kThreads) copy_pages(const __grid_constant__ CopyArguments args) {
   const PageCopy copy = args.copies[blockIdx.x];
   const CopiedPart part = args.parts[blockIdx.z];
@@ -72,12 +72,12 @@ void launch_copies(const AppendCall& call, cudaStream_t stream, int device) {
 
 // --- new tokens ----------------------------------------------------------------------------------------------------
 
-// Where a token goes.
-struct TokenPlace {
+// Where a token is written to.
+struct TokenTarget {
   std::int32_t page = 0, in_page = 0, position = 0;
 };
 
-// k or v on its way into one layer's pages.
+// The new rows of k or v, and the pages of one layer that receive them.
 struct AppendPart {
   const void* rows = nullptr;  // [kv_heads, tokens, dim]
   DType rows_dtype = DType::f32;
@@ -89,7 +89,7 @@ struct AppendPart {
   bool rotates = false;
 };
 
-// A launch copies all of its parameters, which may have 32764 bytes.
+// A launch copies all its parameters, at most 32764 bytes: few tokens use a small struct, many a large one.
 constexpr int kFewTokens = 64, kManyTokens = 2500;
 
 template <int Capacity>
@@ -97,7 +97,7 @@ struct AppendArguments {
   AppendPart parts[2];
   DeviceRotation rotation;
   int kv_heads = 0, page_size = 0, first_row = 0, tokens = 0;
-  TokenPlace places[Capacity];
+  TokenTarget targets[Capacity];
 };
 
 __device__ double warp_largest(double x) {
@@ -113,8 +113,8 @@ __device__ inline std::int8_t nearest(double x, std::int8_t) {
 }
 __device__ inline Float8E4M3 nearest(double x, Float8E4M3) { return Float8E4M3(x); }
 
-// The largest magnitude becomes the largest number of the type. A row that is not finite gets the scale NaN, so that it
-// shows.
+// The scale maps the largest magnitude of the row to the largest number of the type. A row that is not finite gets the
+// scale NaN, so that the error stays visible.
 template <class Stored, class Value>
 __device__ void store_quantised(const AppendPart& part, std::int64_t row, int lane, double largest_stored,
                                 Value value) {
@@ -129,21 +129,21 @@ __device__ void store_quantised(const AppendPart& part, std::int64_t row, int la
   if (lane == 0) part.scales[row] = scale;
 }
 
-// A warp for each token and head.
+// One warp per token and head.
 template <int Capacity>
 __global__ void __launch_bounds__(kThreads) append_rows(const __grid_constant__ AppendArguments<Capacity> args) {
   const AppendPart& part = args.parts[blockIdx.y];
   const int index = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / 32;
   const int token = index / args.kv_heads, head = index % args.kv_heads, lane = static_cast<int>(threadIdx.x) % 32;
   if (token >= args.tokens) return;
-  const TokenPlace place = args.places[token];
+  const TokenTarget target = args.targets[token];
   const std::int64_t from = head * part.head_stride + (args.first_row + token) * part.row_stride;
   const auto element = [&](int d) { return load_as_double(part.rows, part.rows_dtype, from + d); };
   const auto value = [&](int d) {
-    return part.rotates ? args.rotation.rotated(d, place.position, element) : element(d);
+    return part.rotates ? args.rotation.rotated(d, target.position, element) : element(d);
   };
   const std::int64_t row =
-      (static_cast<std::int64_t>(place.page) * args.kv_heads + head) * args.page_size + place.in_page;
+      (static_cast<std::int64_t>(target.page) * args.kv_heads + head) * args.page_size + target.in_page;
   if (part.pages_dtype == DType::i8) {
     store_quantised<std::int8_t>(part, row, lane, 127, value);
   } else if (part.pages_dtype == DType::f8e4m3) {
@@ -153,17 +153,17 @@ __global__ void __launch_bounds__(kThreads) append_rows(const __grid_constant__ 
   }
 }
 
-std::vector<TokenPlace> token_places(const AppendCall& call) {
-  std::vector<TokenPlace> places;
-  places.reserve(static_cast<std::size_t>(call.shape.tokens));
+std::vector<TokenTarget> token_targets(const AppendCall& call) {
+  std::vector<TokenTarget> targets;
+  targets.reserve(static_cast<std::size_t>(call.shape.tokens));
   for (const KvSpan& span : call.spans) {
     for (std::int64_t position = span.position; position < span.position + span.tokens; ++position) {
-      places.push_back({.page = span.pages[position / call.shape.page_size],
-                        .in_page = static_cast<std::int32_t>(position % call.shape.page_size),
-                        .position = static_cast<std::int32_t>(position)});
+      targets.push_back({.page = span.pages[position / call.shape.page_size],
+                         .in_page = static_cast<std::int32_t>(position % call.shape.page_size),
+                         .position = static_cast<std::int32_t>(position)});
     }
   }
-  return places;
+  return targets;
 }
 
 AppendPart make_part(const AppendCall& call, const ConstTensorView& rows, const TensorView& pages,
@@ -182,7 +182,7 @@ AppendPart make_part(const AppendCall& call, const ConstTensorView& rows, const 
 }
 
 template <int Capacity>
-void launch_rows(const AppendCall& call, std::span<const TokenPlace> places, std::int64_t first_row,
+void launch_rows(const AppendCall& call, std::span<const TokenTarget> targets, std::int64_t first_row,
                  cudaStream_t stream, int device) {
   AppendArguments<Capacity> args;
   args.parts[0] = make_part(call, call.k, call.storage.k, call.storage.k_scales);
@@ -192,8 +192,8 @@ void launch_rows(const AppendCall& call, std::span<const TokenPlace> places, std
   args.kv_heads = static_cast<int>(call.shape.kv_heads);
   args.page_size = static_cast<int>(call.shape.page_size);
   args.first_row = static_cast<int>(first_row);
-  args.tokens = static_cast<int>(places.size());
-  std::copy(places.begin(), places.end(), args.places);
+  args.tokens = static_cast<int>(targets.size());
+  std::copy(targets.begin(), targets.end(), args.targets);
   const std::int64_t warps = args.tokens * call.shape.kv_heads;
   launch_kernel({.function = reinterpret_cast<const void*>(&append_rows<Capacity>),
                  .name = "append",
@@ -209,10 +209,10 @@ void run(const AppendCall& call) {
   const auto stream = static_cast<cudaStream_t>(call.execution.cuda.stream);
   const DeviceGuard guard(device);
   launch_copies(call, stream, device);
-  const std::vector<TokenPlace> places = token_places(call);
-  for (std::size_t first = 0; first < places.size();) {
-    const std::size_t count = std::min<std::size_t>(kManyTokens, places.size() - first);
-    const auto some = std::span(places).subspan(first, count);
+  const std::vector<TokenTarget> targets = token_targets(call);
+  for (std::size_t first = 0; first < targets.size();) {
+    const std::size_t count = std::min<std::size_t>(kManyTokens, targets.size() - first);
+    const auto some = std::span(targets).subspan(first, count);
     if (count <= kFewTokens) {
       launch_rows<kFewTokens>(call, some, static_cast<std::int64_t>(first), stream, device);
     } else {
@@ -237,7 +237,8 @@ std::string refuse(const AppendCall& call) {
 }  // namespace
 
 const AppendImplementation& append() {
-  static const AppendImplementation implementation{.name = "cuda", .refuse = refuse, .run = run, .workspace = nullptr};
+  static const AppendImplementation implementation{
+      .name = "cuda", .answer = [](const AppendCall& call) { return accept_unless(refuse(call), run); }};
   return implementation;
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// Elements of a type known at run time, as doubles. Stores round once.
+// Loads and stores elements of a run-time type as doubles. Stores round once.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

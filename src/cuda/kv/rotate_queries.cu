@@ -19,7 +19,7 @@ struct RotateArguments {
   DeviceRotation rotation;
 };
 
-// A block for each token and head.
+// One block per token and head.
 __global__ void __launch_bounds__(kThreads) rotate_kernel(const __grid_constant__ RotateArguments args) {
   const std::int64_t token = blockIdx.x, head = blockIdx.y;
   const std::int64_t from = head * args.head_stride + token * args.row_stride;

@@ -16,13 +16,13 @@ struct Words {
   std::int32_t values[Capacity];
 };
 
-// A launch copies all of its parameters: few words travel in a small struct, many in one that stays below the 32764
-// bytes that parameters may have.
+// A launch copies all its parameters: few words use a small struct, many words a large one that stays below the limit
+// of 32764 bytes.
 constexpr int kFew = 240, kSome = 2000, kMany = 8000;
 
 template <class W>
 __global__ void __launch_bounds__(kThreads) store_words(const __grid_constant__ W words, std::int32_t* to) {
-  ptx::allow_next_kernel();  // it waits for our end before it reads
+  ptx::allow_next_kernel();  // it waits for the end of this one before it uses the tables
   for (int i = static_cast<int>(threadIdx.x); i < words.count; i += kThreads) to[i] = words.values[i];
 }
 

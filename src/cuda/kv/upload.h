@@ -1,7 +1,7 @@
 #pragma once
 
-// Small tables from the host into device memory, in stream order, without a copy that could wait for the stream: they
-// travel as parameters of a kernel. A graph that captures the call keeps the values of that moment.
+// Small tables from the host to device memory, in stream order. They are sent as kernel parameters, because a copy
+// could wait for the stream. A graph that captures the call keeps the values it was captured with.
 
 #include <cuda_runtime_api.h>
 

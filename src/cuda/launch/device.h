@@ -1,6 +1,6 @@
 #pragma once
 
-// What a kernel's choice needs to know of a device, asked once per process.
+// What the choice of a kernel needs to know about a device. Queried once per process.
 
 #include <string>
 

@@ -12,10 +12,10 @@ struct KernelLaunch {
   cudaStream_t stream = nullptr;
   int device = 0;
   bool all_resident = false;  // all blocks run at the same time (a cooperative launch), or the launch fails
-  bool starts_early = false;  // may start before the kernel in front of it has ended (ptx/grid_dependency.cuh)
+  bool starts_early = false;  // may start before the previous kernel has ended (ptx/grid_dependency.cuh)
 };
 
-// Launches a kernel whose parameters have exactly the given types; throws where that fails.
+// Launches a kernel whose parameters have exactly the given types; throws if that fails.
 void launch_with_arguments(const KernelLaunch& launch, void** arguments);
 
 template <class... Parameters>

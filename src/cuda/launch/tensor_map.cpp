@@ -18,14 +18,15 @@ using EncodeTiled = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, 
                                  const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
                                  CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
-// Asked of the runtime, so that nothing links the driver library.
+// Looked up through the runtime, so that nothing links to the driver library.
 EncodeTiled encode_tiled() {
   static const EncodeTiled function = [] {
     void* entry = nullptr;
     cudaDriverEntryPointQueryResult found{};
     check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found),
           "looking for cuTensorMapEncodeTiled in the driver");
-    require(found == cudaDriverEntryPointSuccess && entry, "attention: the driver has no cuTensorMapEncodeTiled");
+    require(found == cudaDriverEntryPointSuccess && entry, ErrorKind::device,
+            "attention: the driver has no cuTensorMapEncodeTiled");
     return reinterpret_cast<EncodeTiled>(entry);
   }();
   return function;
@@ -49,7 +50,7 @@ std::string tensor_map_refusal(const char* name, const ConstTensorView& view) {
 }
 
 CUtensorMap make_tensor_map(const ConstTensorView& view, int rows, int columns) {
-  // Innermost first: (dim, len, heads, batch). A dimension of one element has no stride of its own.
+  // Innermost first: (dim, len, heads, batch). A dimension of one element has any stride.
   cuuint64_t sizes[4], strides[3];
   for (int i = 0; i < 4; ++i) sizes[i] = static_cast<cuuint64_t>(view.size(3 - i));
   for (int i = 0; i < 3; ++i) {
@@ -69,8 +70,8 @@ CUtensorMap make_tensor_map(const ConstTensorView& view, int rows, int columns) 
   const CUresult status = encode_tiled()(&map, type, 4, const_cast<void*>(view.data), sizes, strides, box, steps,
                                          CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
                                          CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  require(status == CUDA_SUCCESS, "attention: the driver refuses a tensor map of ", describe(view), " with boxes of ",
-          rows, " x ", columns, ": CUresult ", static_cast<int>(status));
+  require(status == CUDA_SUCCESS, ErrorKind::device, "attention: the driver refuses a tensor map of ", describe(view),
+          " with boxes of ", rows, " x ", columns, ": CUresult ", static_cast<int>(status));
   return map;
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// Tensor maps: what the copy engine needs to bring boxes of a strided tensor into shared memory.
+// Tensor maps: what the copy engine needs to copy boxes of a strided tensor into shared memory.
 
 #include <cuda.h>
 
@@ -14,8 +14,8 @@ namespace rootdk::cuda {
 std::string tensor_map_refusal(const char* name, const ConstTensorView& view);
 
 // A view [batch, heads, len, dim] as boxes of [rows, columns], rows at most 256; coordinates are (column, row, head,
-// batch). What lies outside the tensor arrives as zeros. Rows of a box have at most 128 bytes, and arrive under the
-// 128-byte swizzle; those of 64 bytes under the 64-byte one.
+// batch). Elements outside the tensor arrive as zeros. Rows of a box have at most 128 bytes. They arrive under the
+// 128-byte swizzle; rows of 64 bytes under the 64-byte one.
 CUtensorMap make_tensor_map(const ConstTensorView& view, int rows, int columns);
 
 }  // namespace rootdk::cuda

@@ -31,7 +31,7 @@ struct ForwardArguments {
 // The per-row terms that backward needs beside q, k, v: [tensor batch, heads, tensor rows] each.
 struct RowTermViews {
   DeviceView<const float, 3> lse;
-  DeviceView<const float, 3> constant;          // what every weight of the row multiplies; row_terms.cu fills it
+  DeviceView<const float, 3> constant;          // the row's constant (backward_tile.h); row_passes.cu fills it
   DeviceView<const float, 3> entropy_gradient;  // null: the loss does not use the entropy
 };
 
@@ -45,7 +45,7 @@ struct BackwardArguments {
   int blocks = 0;                           // blocks of queries or keys a head
   int parts = 0;                            // column parts of the gradients
   int head_columns = 0, value_columns = 0;  // of the tiles in shared memory, padding included
-  int stages = 1;                           // tiles under way: 2 where shared memory allows, else 1
+  int stages = 1;                           // tiles in flight: 2 if shared memory allows, else 1
 };
 
 }  // namespace rootdk::cuda::portable

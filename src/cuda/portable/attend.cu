@@ -1,4 +1,4 @@
-// Choice and launch of attend over the pages of a cache.
+// attend() over the pages of a cache: plan and launches.
 
 #include <algorithm>
 #include <cstring>
@@ -22,7 +22,7 @@
 namespace rootdk::cuda::portable {
 namespace {
 
-constexpr std::int64_t kPartsBytes = std::int64_t{64} << 20;  // of one launch, where one tile does not need more
+constexpr std::int64_t kPartialsBytes = std::int64_t{64} << 20;  // of one launch, unless a single tile needs more
 constexpr std::int64_t kLargestPosition = std::int64_t{1} << 28;
 
 using AttendKernel = void (*)(AttendArguments);
@@ -43,7 +43,7 @@ AttendKernel kernel_for(const AttendCall& call) {
   return kernel;
 }
 
-// What travels from the host: tiles, then the page tables of all sequences, then, for RoPE, the position of every
+// What is uploaded from the host: tiles, then the page tables of all sequences, then, for RoPE, the position of every
 // token.
 struct AttendTables {
   std::vector<AttendTile> tiles;
@@ -96,11 +96,16 @@ CachedTensor cached_tensor(const ConstTensorView& rows, const ConstTensorView& s
   return cached;
 }
 
-// A window that reaches past every position is no window.
+// A window that covers every position is no window.
 int limited(std::int64_t keys, int otherwise) { return keys < kLargestPosition ? static_cast<int>(keys) : otherwise; }
+
+std::int64_t blocks_of(const AttendArguments& args) {
+  return std::int64_t{args.tile_count} * args.rule.kv_heads * args.chunks;
+}
 
 // Everything that a call will launch, and the scratch memory it takes.
 struct AttendPlan {
+  AttendKernel kernel = nullptr;
   AttendTables tables;
   AttendArguments args;
   std::int32_t* words = nullptr;            // of the tables, in scratch memory
@@ -108,7 +113,7 @@ struct AttendPlan {
   void* rotated = nullptr;                  // queries; null: they are not rotated
   std::size_t workspace_bytes = 0;
 
-  AttendPlan(const AttendCall& call, void* memory) : tables(call) {
+  AttendPlan(const AttendCall& call, void* memory) : kernel(kernel_for(call)), tables(call) {
     const KvShape& s = call.shape;
     args.rule = make_rule(kv::attention_shape(s), call.params.logits, call.logit_scale,
                           {.causal = true, .left = call.params.window_left});
@@ -125,14 +130,13 @@ struct AttendPlan {
     args.window_left = limited(call.params.window_left, -1);
     args.keeps_first = limited(call.params.window_keeps_first, static_cast<int>(kLargestPosition));
     args.chunks = static_cast<int>(tables.chunks);
-    place(call, memory);
+    lay_out(call, memory);
   }
 
-  std::int64_t blocks() const { return std::int64_t{args.tile_count} * args.rule.kv_heads * args.chunks; }
   int shared_bytes() const { return args.shared_floats() * static_cast<int>(sizeof(float)); }
 
  private:
-  void place(const AttendCall& call, void* memory) {
+  void lay_out(const AttendCall& call, void* memory) {
     const KvShape& s = call.shape;
     Workspace workspace(memory);
     const auto tile_count = static_cast<std::int64_t>(tables.tiles.size());
@@ -153,7 +157,7 @@ struct AttendPlan {
     }
     const std::int64_t tile_rows = tables.chunks * s.kv_heads * kAttendRows;
     const std::int64_t tile_bytes = tile_rows * (s.value_dim + 4) * static_cast<std::int64_t>(sizeof(float));
-    const std::int64_t together = std::clamp<std::int64_t>(kPartsBytes / std::max<std::int64_t>(1, tile_bytes), 1,
+    const std::int64_t together = std::clamp<std::int64_t>(kPartialsBytes / std::max<std::int64_t>(1, tile_bytes), 1,
                                                            std::max<std::int64_t>(1, tile_count));
     args.tile_count = static_cast<int>(std::min(together, tile_count));
     args.part_sums =
@@ -178,20 +182,16 @@ std::string refuse(const AttendCall& call) {
       reason << "position " << span.position << " is not below " << kLargestPosition;
     }
   }
-  if (std::string refused = reason.str(); !refused.empty()) return refused;
-  const AttendPlan plan(call, nullptr);
-  if (std::string refused =
-          refuse_blocks(std::max(plan.blocks(), plan.blocks() / std::max(1, plan.args.chunks) * kAttendRows));
-      !refused.empty()) {
-    return refused;
-  }
+  return reason.str();
+}
+
+std::string refuse_plan(const AttendCall& call, const AttendPlan& plan) {
+  const std::int64_t blocks = blocks_of(plan.args), merged = blocks / std::max(1, plan.args.chunks) * kAttendRows;
+  if (std::string refused = refuse_blocks(std::max(blocks, merged)); !refused.empty()) return refused;
   return refuse_shared_bytes(call.q.device, plan.shared_bytes());
 }
 
-std::size_t workspace(const AttendCall& call) { return AttendPlan(call, nullptr).workspace_bytes; }
-
-void run(const AttendCall& call) {
-  AttendPlan plan(call, call.execution.cuda.workspace);
+void launch_plan(const AttendCall& call, const AttendPlan& plan) {
   if (plan.tables.tiles.empty()) return;
   require_workspace(call.execution.cuda, plan.workspace_bytes, "attend");
   const DeviceGuard guard(call.q.device.index);
@@ -199,16 +199,15 @@ void run(const AttendCall& call) {
   kv::upload_words(plan.tables.words(), plan.words, stream, call.q.device.index);
   if (plan.rotated) kv::rotate_queries(call, plan.positions, plan.rotated, stream);
 
-  const AttendKernel kernel = kernel_for(call);
-  AttendArguments& args = plan.args;
-  const auto tiles = static_cast<int>(plan.tables.tiles.size()), together = args.tile_count;
-  const AttendTile* all = args.tiles;
+  AttendArguments args = plan.args;
+  const auto tiles = static_cast<int>(plan.tables.tiles.size()), together = plan.args.tile_count;
   for (int first = 0; first < tiles; first += together) {
-    args.tiles = all + first;
+    args.tiles = plan.args.tiles + first;
     args.tile_count = std::min(together, tiles - first);
-    launch(kernel, "attend over pages",
-           {.blocks = plan.blocks(), .threads = kAttendThreads, .shared_bytes = plan.shared_bytes(), .stream = stream},
-           args);
+    launch(
+        plan.kernel, "attend over pages",
+        {.blocks = blocks_of(args), .threads = kAttendThreads, .shared_bytes = plan.shared_bytes(), .stream = stream},
+        args);
     launch(merge_attend_kernel, "the merge of attend",
            {.blocks = std::int64_t{args.tile_count} * args.rule.kv_heads * kAttendRows,
             .threads = kAttendThreads,
@@ -217,11 +216,18 @@ void run(const AttendCall& call) {
   }
 }
 
+Answer<AttendCall> answer(const AttendCall& call) {
+  if (std::string reason = refuse(call); !reason.empty()) return {.refusal = reason};
+  AttendPlan plan(call, call.execution.cuda.workspace);
+  if (std::string reason = refuse_plan(call, plan); !reason.empty()) return {.refusal = reason};
+  return {.workspace_bytes = plan.workspace_bytes,
+          .run = [plan = std::move(plan)](const AttendCall& accepted) { launch_plan(accepted, plan); }};
+}
+
 }  // namespace
 
 const AttendImplementation& attend() {
-  static const AttendImplementation implementation{
-      .name = "sm80", .refuse = refuse, .run = run, .workspace = workspace};
+  static const AttendImplementation implementation{.name = "sm80", .answer = answer};
   return implementation;
 }
 

@@ -2,7 +2,7 @@
 
 // attend over the pages of a cache, for any type of cache. A block owns up to 16 rows, which share a key head, and a
 // chunk of their keys. Keys are cut at fixed positions and every part is merged in order, so that a token's bits do not
-// depend on what else is in its call. Plain float arithmetic: decoding waits for memory anyway.
+// depend on what else is in its call. Plain float arithmetic is enough: memory bandwidth limits decoding.
 
 #include <cstdint>
 
@@ -13,7 +13,7 @@ namespace rootdk::cuda::portable {
 
 inline constexpr int kAttendThreads = 128, kAttendWarps = kAttendThreads / 32;
 inline constexpr int kAttendRows = 16;        // of a tile
-inline constexpr int kAttendKeys = 32;        // of a step: one for each lane
+inline constexpr int kAttendKeys = 32;        // processed together: one per lane
 inline constexpr int kAttendChunkKeys = 512;  // of a part
 inline constexpr int kAttendLargestDim = 512;
 
@@ -52,7 +52,7 @@ struct AttendArguments {
   float* part_out = nullptr;    // x value_dim
 
   __host__ __device__ int query_pitch() const { return (rule.head_dim + 3) / 4 * 4; }
-  // Odd, so that lanes that read one column of 32 rows meet no bank twice.
+  // Odd, so that lanes that load one column of 32 rows use different banks.
   __host__ __device__ int cached_pitch() const {
     const int dim = rule.head_dim > rule.value_dim ? rule.head_dim : rule.value_dim;
     return (dim + 3) / 4 * 4 + 1;
@@ -85,7 +85,7 @@ class AttendRows {
   __device__ int keys_end() const { return position(tile_.rows - 1) + 1; }
 
   __device__ bool keeps(int row, int key) const { return sees(position(row), key) && !evicted(key, key + 1); }
-  // Does any row see a key of [begin, end)? The first row's window hides least, the last row's keys reach farthest.
+  // Whether any row sees a key of [begin, end): the first row's window hides least, the last row's keys reach farthest.
   __device__ bool any_sees(int begin, int end) const {
     const bool hidden = args_.window_left >= 0 && begin >= args_.keeps_first && end <= position(0) - args_.window_left;
     return begin < keys_end() && !hidden && !evicted(begin, end);
@@ -95,7 +95,7 @@ class AttendRows {
     return HeadRule(args_.rule, sequence_, head(row)).unmasked(score, token(row), key);
   }
 
-  // The page that holds a key, and the key's row among all rows of the cache; -1: there is none to read.
+  // The key's row among all rows of the cache, found through its page; -1: the key does not exist.
   __device__ std::int64_t cached_row(int key) const {
     if (key >= keys_end()) return -1;
     const int page = args_.tables[tile_.table + key / args_.page_size];
@@ -117,7 +117,7 @@ class AttendRows {
 };
 
 // Keys or values as floats: 32 rows of the cache, -1 where there is none to read, which gives zeros, as do the columns
-// up to a multiple of four. Several loads are under way at a time.
+// up to a multiple of four. Several loads are in flight at a time.
 template <class Cached>
 __device__ void load_cached(float* tile, int pitch, const CachedTensor& from, const std::int64_t* cached_rows) {
   constexpr int kVector = 16 / static_cast<int>(sizeof(Cached)), kTogether = 4;
@@ -249,7 +249,7 @@ class AttendBlock {
     }
   }
 
-  // A value that a row does not see may be anything: weight 0 adds nothing, not even 0 times NaN.
+  // A value that a row does not see may be NaN: weight 0 adds nothing, not even 0 times NaN.
   __device__ void add_values() {
 #pragma unroll
     for (int row = 0; row < kAttendRows; ++row) {
@@ -285,14 +285,14 @@ class AttendBlock {
 
   const AttendArguments& args_;
   const AttendRows& rows_;
-  std::int64_t* cached_rows_;  // of the keys at work
+  std::int64_t* cached_rows_;  // of the current keys
   float *q_, *cached_, *weights_, *factors_;
   const int warp_ = static_cast<int>(threadIdx.x) / 32, lane_ = static_cast<int>(threadIdx.x) % 32;
-  RowSums sums_[kRowsAWarp];  // each lane its own keys
+  RowSums sums_[kRowsAWarp];  // of each lane's keys
   float out_[kAttendRows][Columns] = {};
 };
 
-// A block for each tile, key head and chunk.
+// One block per tile, key head and chunk.
 template <class Cached, int Columns>
 __global__ void __launch_bounds__(kAttendThreads) attend_kernel(const __grid_constant__ AttendArguments args) {
   extern __shared__ __align__(16) float attend_shared[];
@@ -300,7 +300,7 @@ __global__ void __launch_bounds__(kAttendThreads) attend_kernel(const __grid_con
   const int kv_head = other % args.rule.kv_heads, tile = other / args.rule.kv_heads;
   const AttendRows rows(args, tile, kv_head);
   const int begin = chunk * kAttendChunkKeys;
-  if (begin >= rows.keys_end()) return;  // the merge knows
+  if (begin >= rows.keys_end()) return;  // the merge skips it, too
   AttendBlock<Cached, Columns> block(args, rows, attend_shared);
   for (int key = begin; key < begin + kAttendChunkKeys; key += kAttendKeys) {
     if (rows.any_sees(key, key + kAttendKeys)) block.step(key);
@@ -308,7 +308,7 @@ __global__ void __launch_bounds__(kAttendThreads) attend_kernel(const __grid_con
   block.store(chunk, tile, kv_head);
 }
 
-// A block for each row of each tile and key head: joins its parts, in order.
+// One block per row of each tile and key head: merges its parts, in order.
 __global__ void __launch_bounds__(kAttendThreads) merge_attend_kernel(const __grid_constant__ AttendArguments args) {
   const int row = static_cast<int>(blockIdx.x) % kAttendRows, other = static_cast<int>(blockIdx.x) / kAttendRows;
   const int kv_head = other % args.rule.kv_heads, tile = other / args.rule.kv_heads;

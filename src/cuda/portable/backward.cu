@@ -200,19 +200,14 @@ BackwardPlan make_plan(const BackwardCall& call, void* memory) {
   return plan;
 }
 
-std::string refuse(const BackwardCall& call) {
-  const ConstTensorView& q = call.saved.q;
-  if (std::string reason = refuse_call(q, call.shape, call.params); !reason.empty()) return reason;
-  const BackwardPlan plan = make_plan(call, nullptr);
+std::string refuse_plan(const BackwardCall& call, const BackwardPlan& plan) {
   const std::int64_t blocks = std::max({plan.keys.blocks, plan.queries.blocks, plan.bias.blocks, plan.distance.blocks,
                                         std::int64_t{plan.distances.table_heads} * plan.distances.rule.relative_entries,
                                         call.shape.batch * call.shape.heads * call.shape.kv_len});
   if (std::string reason = refuse_blocks(blocks); !reason.empty()) return reason;
-  return refuse_shared_bytes(q.device, std::max({plan.keys.shared_bytes, plan.queries.shared_bytes,
-                                                 plan.bias.shared_bytes, plan.distance.shared_bytes}));
+  return refuse_shared_bytes(call.saved.q.device, std::max({plan.keys.shared_bytes, plan.queries.shared_bytes,
+                                                            plan.bias.shared_bytes, plan.distance.shared_bytes}));
 }
-
-std::size_t workspace(const BackwardCall& call) { return make_plan(call, nullptr).workspace_bytes; }
 
 template <class Sweep>
 void launch_sweep(const Sweep& sweep, const char* name, cudaStream_t stream) {
@@ -222,8 +217,7 @@ void launch_sweep(const Sweep& sweep, const char* name, cudaStream_t stream) {
       sweep.args);
 }
 
-void run(const BackwardCall& call) {
-  const BackwardPlan plan = make_plan(call, call.execution.cuda.workspace);
+void launch_plan(const BackwardCall& call, const BackwardPlan& plan) {
   require_workspace(call.execution.cuda, plan.workspace_bytes, "attention_backward");
   const DeviceGuard guard(call.saved.q.device.index);
   const auto stream = static_cast<cudaStream_t>(call.execution.cuda.stream);
@@ -240,11 +234,20 @@ void run(const BackwardCall& call) {
   if (plan.inspect.column_mass) launch_column_mass(plan.inspect, stream);
 }
 
+Answer<BackwardCall> answer(const BackwardCall& call) {
+  if (std::string reason = refuse_call(call.saved.q, call.shape, call.params); !reason.empty()) {
+    return {.refusal = reason};
+  }
+  const BackwardPlan plan = make_plan(call, call.execution.cuda.workspace);
+  if (std::string reason = refuse_plan(call, plan); !reason.empty()) return {.refusal = reason};
+  return {.workspace_bytes = plan.workspace_bytes,
+          .run = [plan](const BackwardCall& accepted) { launch_plan(accepted, plan); }};
+}
+
 }  // namespace
 
 const BackwardImplementation& backward() {
-  static const BackwardImplementation implementation{
-      .name = "sm80", .refuse = refuse, .run = run, .workspace = workspace};
+  static const BackwardImplementation implementation{.name = "sm80", .answer = answer};
   return implementation;
 }
 

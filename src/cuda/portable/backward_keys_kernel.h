@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
           }
         }
       }
-      __syncthreads();  // everyone is done with this stage
+      __syncthreads();  // all warps are done with this stage
       if (args.stages == 1 && step + 1 < steps) load_step(step + 1);
     }
     ptx::copy_async_wait<0>();

@@ -7,7 +7,7 @@
 
 namespace rootdk::cuda::portable {
 
-// Sums by_vector over the block's rows, warp after warp, and writes it to the block's place in the workspace.
+// Sums by_vector over the block's rows, warp after warp, and writes it to the block's part of the workspace.
 template <int N>
 __device__ void store_vector_gradient(float* to, float (&by_vector)[N][2], float* scratch, int first_column,
                                       const LogitRule& rule) {
@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
           add_stream<Compute, Columns / 8, N>(dq, dp, k_tile + first_column, shared.head_pitch, careful);
         }
       }
-      __syncthreads();  // everyone is done with this stage
+      __syncthreads();  // all warps are done with this stage
       if (args.stages == 1 && step + 1 < steps) load_step(step + 1);
     }
     ptx::copy_async_wait<0>();

@@ -1,10 +1,10 @@
 #pragma once
 
-// What the backward kernels share: the layout of shared memory, and the step from scores to gradients.
+// What the backward kernels share: the layout of shared memory, and the way from scores to gradients.
 //
 // With p the weights, m the dropout factors (0 or keep_scale) and dp = grad_out v^T, the gradient by a logit is
 //     p (m dp - g (ln p + 1) + constant)
-// where g is the gradient that flows into the row's entropy and `constant` collects what is the same for the whole row
+// where g is the upstream gradient of the row's entropy and `constant` collects what is the same for the whole row
 // (row_passes.h). Times the slope of the logit it is the gradient by the scaled score; the scale itself multiplies the
 // finished sums, so that what is rounded to 16 bits for the products is not scaled.
 
@@ -101,7 +101,7 @@ __device__ void add_scores(WarpTile<N>& s, const Compute* own, const Compute* st
   }
 }
 
-// The product with what streams past, by the careful way where asked.
+// The product with the streamed tile; `careful` skips weights of 0 (product.h).
 template <class Compute, int N, int K>
 __device__ void add_stream(WarpTile<N>& c, const WarpTile<K>& p, const Compute* stream, int pitch, bool careful) {
   if (careful) {

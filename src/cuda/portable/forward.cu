@@ -95,17 +95,7 @@ ForwardPlan make_plan(const ForwardCall& call, void* memory) {
   return plan;
 }
 
-std::string refuse(const ForwardCall& call) {
-  if (std::string reason = refuse_call(call.q, call.shape, call.params); !reason.empty()) return reason;
-  const ForwardPlan plan = make_plan(call, nullptr);
-  if (std::string reason = refuse_blocks(plan.largest_grid()); !reason.empty()) return reason;
-  return refuse_shared_bytes(call.q.device, plan.kernel.shared_bytes);
-}
-
-std::size_t workspace(const ForwardCall& call) { return make_plan(call, nullptr).workspace_bytes; }
-
-void run(const ForwardCall& call) {
-  const ForwardPlan plan = make_plan(call, call.execution.cuda.workspace);
+void launch_plan(const ForwardCall& call, const ForwardPlan& plan) {
   require_workspace(call.execution.cuda, plan.workspace_bytes, "attention");
   const DeviceGuard guard(call.q.device.index);
   const auto stream = static_cast<cudaStream_t>(call.execution.cuda.stream);
@@ -122,11 +112,21 @@ void run(const ForwardCall& call) {
   if (plan.inspect.weights) launch_weights(plan.inspect, stream);
 }
 
+Answer<ForwardCall> answer(const ForwardCall& call) {
+  if (std::string reason = refuse_call(call.q, call.shape, call.params); !reason.empty()) return {.refusal = reason};
+  const ForwardPlan plan = make_plan(call, call.execution.cuda.workspace);
+  if (std::string reason = refuse_blocks(plan.largest_grid()); !reason.empty()) return {.refusal = reason};
+  if (std::string reason = refuse_shared_bytes(call.q.device, plan.kernel.shared_bytes); !reason.empty()) {
+    return {.refusal = reason};
+  }
+  return {.workspace_bytes = plan.workspace_bytes,
+          .run = [plan](const ForwardCall& accepted) { launch_plan(accepted, plan); }};
+}
+
 }  // namespace
 
 const ForwardImplementation& forward() {
-  static const ForwardImplementation implementation{
-      .name = "sm80", .refuse = refuse, .run = run, .workspace = workspace};
+  static const ForwardImplementation implementation{.name = "sm80", .answer = answer};
   return implementation;
 }
 

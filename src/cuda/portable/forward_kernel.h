@@ -1,7 +1,7 @@
 #pragma once
 
 // The fused forward pass. A block owns a tile of queries and `Columns` columns of their output; keys and values stream
-// past it. While one of the two is multiplied, the other is on its way from memory.
+// past it. While one of the two is multiplied, the other is loaded.
 
 #include "cuda/common/row_statistics.h"
 #include "cuda/portable/logits.h"
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
     if (key < keys.end) load_keys(key);
     while (key < keys.end) {
       ptx::copy_async_wait<0>();
-      __syncthreads();  // keys have arrived; everyone is done with the last values
+      __syncthreads();  // keys have arrived; all warps are done with the last values
       load_values(key);
 
       WarpTile<kKeys / 8> s;  // [16 rows of the warp, kKeys]
@@ -167,7 +167,7 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
       for_each_element<Columns / 8>([&](int n, int e) { o[n][e] *= factor[e / 2]; });
 
       ptx::copy_async_wait<0>();
-      __syncthreads();  // values have arrived; everyone is done with these keys
+      __syncthreads();  // values have arrived; all warps are done with these keys
       key = next_key_tile(head, rows, key + kKeys, kKeys, keys.end);
       if (key < keys.end) load_keys(key);
       if (careful) {

@@ -12,12 +12,12 @@ namespace rootdk::cuda::portable {
 // The largest head_dim and value_dim of the kernels.
 inline constexpr std::int64_t kLargestDim = 256;
 
-// `converts`: the kernel computes on another type than the tensor's, element by element.
+// `converts`: the kernel computes in another type than the tensor's, and converts element by element.
 template <class View>
 Matrix make_matrix(const View& view, bool converts);
 
-// Hands out scratch memory piece by piece. Over no memory it only counts, so that one piece of code both tells the size
-// and places the pieces.
+// Hands out parts of the scratch memory. With null memory it only counts, so that the same code both computes the size
+// and lays out the parts.
 class Workspace {
  public:
   explicit Workspace(void* memory) : memory_(static_cast<unsigned char*>(memory)) {}
@@ -38,7 +38,7 @@ NormArguments norm_arguments(const ConstTensorView& x, const Matrix& matrix, Wor
 void set_norms(LogitRule& rule, const NormArguments& q, const NormArguments& k);
 
 // Reasons that do not depend on which kernel would run; empty: none.
-std::string refuse_device(const ConstTensorView& q);  // where it lies, and its type
+std::string refuse_device(const ConstTensorView& q);  // checks its device and its type
 std::string refuse_call(const ConstTensorView& q, const AttentionShape& shape, const AttentionParams& params);
 std::string refuse_shared_bytes(const Device& device, int bytes);
 std::string refuse_blocks(std::int64_t blocks);

@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
   const int warp_row = 16 * warp_index();
   float mass[2] = {0.0f, 0.0f};  // of the lane's two keys
   for (int query = queries.begin / kStream * kStream; query < queries.end; query += kStream) {
-    __syncthreads();  // everyone is done with the last queries
+    __syncthreads();  // all warps are done with the last queries
     load_tile(q_tile, pitch, kStream, columns,
               {args.q, sequence.entry, place.head, sequence.q_begin + query, sequence.q_len - query});
     ptx::copy_async_commit();
@@ -118,7 +118,7 @@ __global__ void pooled_map_kernel(const __grid_constant__ InspectArguments args)
   }
 }
 
-// One block a chosen row. Keys of other packed sequences weigh nothing.
+// One block a chosen row. Keys of other packed sequences have weight 0.
 template <class T>
 __global__ void weights_kernel(const __grid_constant__ InspectArguments args) {
   const BlockPlace place = BlockPlace::of(args.rule.heads, args.chosen_rows, 1);

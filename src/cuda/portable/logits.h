@@ -1,7 +1,7 @@
 #pragma once
 
 // From a warp's tile of raw scores to its logits. Scale and the ranges of causal, window and length are inline; all
-// other features are one function, so that a call without them carries none of their registers.
+// other features are one function, so that kernels without them need none of its registers.
 
 #include "cuda/portable/tile.h"
 
@@ -94,7 +94,7 @@ __device__ void to_logits(WarpTile<N>& s, FeatureTile<N>& features, const HeadRu
 using TileBits = std::uint32_t;
 __device__ inline bool has_bit(TileBits bits, int n, int e) { return (bits >> (4 * n + e) & 1u) != 0; }
 
-// Draws the bits of a tile. A function of its own, with all it needs in registers: the generator is long.
+// Draws the bits of a tile. Not inlined, because the generator is long; its arguments are in registers.
 template <int N, Rows kRows>
 __device__ __noinline__ TileBits draw_dropout(DropoutBits dropout, int sequence, int head, TilePlace<kRows> place) {
   static_assert(4 * N <= 32);

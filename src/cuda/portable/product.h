@@ -2,7 +2,7 @@
 
 // Products of a warp's tiles: on tensor cores for bf16 and f16, in plain multiply-adds for float. Both leave their
 // results in the same layout (tile.h), so that everything around them is written once. The additive score and its
-// gradients stand in for a product where the score is no product.
+// gradients replace the product where the score is not a product.
 
 #include "cuda/portable/tile.h"
 
@@ -96,7 +96,7 @@ __device__ void add_tile_by_columns(WarpTile<N>& c, const WarpTile<K>& p, const 
   }
 }
 
-// Tiles in memory: what crosses the call below.
+// Tiles in memory, as arguments of the function below.
 template <int N, int K>
 struct CarefulTiles {
   float c[N][4], p[K][4];
@@ -119,8 +119,8 @@ __device__ __noinline__ void add_carefully(CarefulTiles<N, K>& tiles, const Comp
   }
 }
 
-// The same product, passing over the zeros of p: what stands behind a key of weight 0 may be NaN or infinite and must
-// not show. Taken only by blocks that saw such a value.
+// The same product, skipping the zeros of p: the value of a key of weight 0 may be NaN or infinite and must not reach
+// the sum. Used only by blocks that saw such a value.
 template <class Compute, int N, int K>
 __device__ void add_tile_by_columns_carefully(WarpTile<N>& c, const WarpTile<K>& p, const Compute* b, int pitch) {
   CarefulTiles<N, K> tiles;

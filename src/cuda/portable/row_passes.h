@@ -1,7 +1,7 @@
 #pragma once
 
 // Small passes over whole rows: norms for the cosine score, the constants of the backward pass, the gradient of the
-// sinks; and the last, fixed-order step of gradients that come in parts.
+// sinks; and the final sums, in a fixed order, of gradients that are computed in parts.
 
 #include <cuda_runtime_api.h>
 
@@ -22,7 +22,7 @@ void launch_inverse_norms(const NormArguments& args, cudaStream_t stream);
 struct RowConstantArguments {
   Matrix out, grad_out;
   DeviceView<const float, 3> lse, entropy;
-  DeviceView<const float, 3> grad_lse, grad_entropy;  // what flows in; null: nothing
+  DeviceView<const float, 3> grad_lse, grad_entropy;  // upstream gradients; null: none
   DeviceView<const float, 1> sinks;
   DeviceView<float, 3> constant;
   int batch = 0, heads = 0, rows = 0;
@@ -43,7 +43,7 @@ struct DistanceArguments {
   LogitRule rule;
   const float* partial = nullptr;  // [batch, heads, offsets, diagonals]
   int offsets = 0, diagonals = 0;
-  int key_tiles = 0, stream = 0;    // what numbers the offsets: DistanceLayout
+  int key_tiles = 0, stream = 0;    // they number the offsets: DistanceLayout
   int table_heads = 0;              // heads of the relative table: 1 where it is shared
   DeviceView<float, 2> grad_table;  // [table heads, entries]
   DeviceView<float, 1> grad_slopes;

@@ -1,6 +1,6 @@
 #pragma once
 
-// Tiles of rows in shared memory, and how a warp's results lie in its registers.
+// Tiles of rows in shared memory, and the layout of a warp's results in registers.
 
 #include "cuda/portable/arguments.h"
 #include "cuda/portable/ptx.h"
@@ -88,7 +88,7 @@ __device__ void load_tile(Compute* tile, int pitch, int rows, int padded_columns
     const Compute* source = static_cast<const Compute*>(matrix.data);
     const int vectors = padded_columns / kVector, rows_at_once = threads / vectors;
     const int column = thread % vectors * kVector;
-    if (thread >= rows_at_once * vectors) return;  // left over where the row length is no power of two
+    if (thread >= rows_at_once * vectors) return;  // idle if the row length is not a power of two
     for (int row = thread / vectors; row < rows; row += rows_at_once) {
       const bool valid = row < from.valid_rows && column < columns;
       const Compute* address = valid ? source + origin + row * matrix.strides[2] + column : source;
@@ -109,7 +109,7 @@ __device__ void load_tile(Compute* tile, int pitch, int rows, int padded_columns
   }
 }
 
-// Where a block of a one-dimensional grid stands: parts of a tile are neighbours, then tiles, heads, sequences.
+// The work of a block of a one-dimensional grid: parts of a tile vary fastest, then tiles, heads, sequences.
 struct BlockPlace {
   int sequence = 0, head = 0, tile = 0, part = 0;
 

@@ -1,15 +1,15 @@
 #pragma once
 
 // Gradients that are sums of the gradient by the logits: the bias (over its broadcast dimensions), and, by distance,
-// the relative table and the ALiBi slopes. A block adds up, element by element and in a fixed order, all tiles that go
-// to the same place, and only then reduces inside the tile. Nothing is added with atomics.
+// the relative table and the ALiBi slopes. A block adds up, element by element and in a fixed order, all tiles with
+// the same target, and only then reduces inside the tile. Nothing is added with atomics.
 
 #include "cuda/portable/backward_tile.h"
 #include "cuda/portable/tile_sum.h"
 
 namespace rootdk::cuda::portable {
 
-// Tiles [kOwned x kStream] whose corners stand at the same distance share an offset; the offset of row tile a and key
+// Tiles [kOwned x kStream] whose corners have the same distance share an offset; the offset of row tile a and key
 // tile c is ratio * a - c, counted from the smallest.
 template <class Compute>
 struct DistanceLayout {
@@ -43,7 +43,7 @@ __device__ void add_logit_gradients(WarpTile<TileShape<Compute>::kStream / 8>& s
   Compute* const v_tile = q_tile + shared.stream_value(0);
   float* const vector = reinterpret_cast<float*>(shared_memory + shared.vector_bytes_at());
   const int kv_head = head.head / rule.group();
-  __syncthreads();  // everyone is done with the last tile
+  __syncthreads();  // all warps are done with the last tile
   load_tile(q_tile, shared.head_pitch, Shape::kOwned, args.head_columns,
             {args.q, sequence.entry, head.head, sequence.q_begin + first_row, sequence.q_len - first_row});
   load_tile(do_tile, shared.value_pitch, Shape::kOwned, args.value_columns,
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
     }
   }
 
-  __syncthreads();  // the tiles make room for the sum [kOwned, kStream]
+  __syncthreads();  // the sum [kOwned, kStream] reuses the memory of the tiles
   constexpr int kPitch = kStream + 1;
   float* const tile = reinterpret_cast<float*>(shared_memory);
   for_each_element<N>(

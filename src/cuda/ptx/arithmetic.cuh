@@ -35,15 +35,15 @@ __device__ __forceinline__ float max_or_nan(float x, float y) {
   return larger;
 }
 
-// A word whose `width` bits from `first` on are set; what lies past bit 31 is cut off.
+// A word whose `width` bits from `first` on are set; bits past 31 are cut off.
 __device__ __forceinline__ std::uint32_t bit_mask(int first, int width) {
   std::uint32_t mask;
   asm("bmsk.clamp.b32 %0, %1, %2;" : "=r"(mask) : "r"(first), "r"(width));
   return mask;
 }
 
-// x where the word has the bit, else -inf. In this form ptxas turns the bits of a word into predicates several at a
-// time.
+// x if the word has the bit, else -inf. In this form ptxas turns several bits of a word into predicates with one
+// instruction.
 __device__ __forceinline__ float unless_masked(float x, std::uint32_t word, std::uint32_t bit) {
   std::uint32_t y;
   asm("{.reg .pred seen; .reg .b32 both; and.b32 both, %2, %3; setp.ne.u32 seen, both, 0;"
@@ -92,7 +92,7 @@ __device__ __forceinline__ std::uint32_t unpack_e4m3(std::uint16_t bytes) {
   return pair;
 }
 
-// Is no element of the pairs infinite or NaN? 0 times such an element is NaN, and NaN stays.
+// Whether all elements of the pairs are finite: 0 times infinity or NaN is NaN, which a sum keeps.
 template <class Element, int N>
 __device__ __forceinline__ bool all_finite(const std::uint32_t (&pairs)[N]) {
   std::uint32_t probe[2] = {};

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-// Copies to shared memory by ordinary threads, behind their back.
+// Asynchronous copies to shared memory, issued by ordinary threads.
 namespace rootdk::cuda::ptx {
 
 // Four bytes; zeros where `valid` is false.

@@ -23,7 +23,7 @@ __device__ __forceinline__ void bulk_add_f32(void* destination, std::uint32_t so
                : "memory");
 }
 __device__ __forceinline__ void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-// The sources of all committed copies have been read and may be overwritten.
+// Returns once the sources of all committed copies have been read and may be overwritten.
 __device__ __forceinline__ void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 __device__ __forceinline__ void bulk_wait_done() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 

@@ -1,7 +1,7 @@
 #pragma once
 
-// Programmatic dependent launch: a kernel may start before the one in front of it on the stream has ended. Devices
-// before sm_90 start it afterwards, and there is nothing to say.
+// Programmatic dependent launch: a kernel may start before the previous one on the stream has ended. Devices before
+// sm_90 always start it afterwards; there these functions do nothing.
 namespace rootdk::cuda::ptx {
 
 // Lets the next kernel start.
@@ -10,7 +10,7 @@ __device__ __forceinline__ void allow_next_kernel() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
-// Returns once the kernel in front has ended and its writes can be seen; at once where there is none to wait for.
+// Returns once the previous kernel has ended and its writes are visible; at once if there is none to wait for.
 __device__ __forceinline__ void wait_for_previous_kernel() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -15,7 +15,7 @@ __device__ __forceinline__ void tma_prefetch_map(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-// One box of a tensor of rank 4, starting at (c0, c1, c2, c3), innermost first. What lies outside arrives as zeros.
+// One box of a tensor of rank 4, starting at (c0, c1, c2, c3), innermost first. Elements outside arrive as zeros.
 __device__ __forceinline__ void tma_load_4d(std::uint32_t destination, const CUtensorMap* map, std::uint32_t barrier,
                                             int c0, int c1, int c2, int c3, std::uint64_t l2_hint) {
   asm volatile(
@@ -25,7 +25,7 @@ __device__ __forceinline__ void tma_load_4d(std::uint32_t destination, const CUt
       : "memory");
 }
 
-// One box on its way out; columns and rows outside the tensor are left out. Follow with bulk_commit().
+// Stores one box; columns and rows outside the tensor are skipped. Call bulk_commit() afterwards.
 __device__ __forceinline__ void tma_store_4d(const CUtensorMap* map, std::uint32_t source, int c0, int c1, int c2,
                                              int c3) {
   asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(map),

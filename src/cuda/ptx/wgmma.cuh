@@ -9,15 +9,15 @@ namespace rootdk::cuda::ptx {
 // Before the first product that reads or writes registers which ordinary instructions touched.
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-// Returns when at most Pending of the committed groups are still in flight. It must stand in the same basic block as
-// the products, or ptxas serialises them all (warning C7514).
+// Returns when at most Pending of the committed groups are still in flight. It must be in the same basic block as the
+// products, or ptxas serialises them all (warning C7514).
 template <int Pending>
 __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
 }
 
-// The compiler does not know that results arrive late: pin them after the wait, so that no arithmetic on them is moved
-// above it.
+// The compiler does not know that products finish asynchronously. Pin their results after the wait, so that no
+// arithmetic on them is moved above it.
 template <int N>
 __device__ __forceinline__ void pin(float (&registers)[N]) {
 #pragma unroll

@@ -34,7 +34,7 @@ void label_head(HeadProfile& head) {
                                                 {HeadLabel::same_token, head.same}};
   head.label = HeadLabel::mixed;
   head.strength = 0;
-  if (head.keys < 2) return;  // where there is one key, all heads read it
+  if (head.keys < 2) return;                  // where there is one key, all heads read it
   for (const auto& [label, share] : clear) {  // NaN compares false: a question that does not arise gives no label
     if (share >= kClearShare && share > head.strength) {
       head.label = label;

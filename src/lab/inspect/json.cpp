@@ -9,22 +9,74 @@
 namespace rootdk::lab {
 namespace {
 
-using OrderedJson = nlohmann::ordered_json;
-
 // Of a longer text the lists would be long: the report and the maps show it.
 constexpr std::size_t kListedTokens = 1024;
 
-OrderedJson number_or_null(double value) {
+// Writes JSON as it comes, indented by a space a level. nlohmann-json gets single numbers and texts alone: its values
+// that hold others take memory in their destructors, where running out of it ends the program.
+class Writer {
+ public:
+  using Scalar = nlohmann::json;
+
+  void open(char bracket) {
+    text_ += bracket;
+    ++depth_;
+    first_ = true;
+  }
+  void close(char bracket) {
+    --depth_;
+    if (!first_) new_line();
+    text_ += bracket;
+    first_ = false;
+  }
+  // Before each element of a list.
+  void next() {
+    if (!first_) text_ += ',';
+    first_ = false;
+    new_line();
+  }
+  void name(std::string_view name) {
+    next();
+    put(name);
+    text_ += ": ";
+  }
+  void put(const Scalar& scalar) { text_ += scalar.dump(-1, ' ', false, Scalar::error_handler_t::replace); }
+  void member(std::string_view key, const Scalar& scalar) {
+    name(key);
+    put(scalar);
+  }
+  template <class T>
+  void list(std::string_view key, const std::vector<T>& values) {
+    name(key);
+    open('[');
+    for (const T& value : values) {
+      next();
+      put(value);
+    }
+    close(']');
+  }
+  std::string take() { return std::move(text_); }
+
+ private:
+  void new_line() { text_.append("\n").append(depth_, ' '); }
+
+  std::string text_;
+  std::size_t depth_ = 0;
+  bool first_ = true;  // in the container at hand
+};
+
+Writer::Scalar number_or_null(double value) {
   if (std::isfinite(value)) return value;
   return nullptr;
 }
 
-OrderedJson to_json(const HeadProfile& head, const std::vector<std::string>& key_tokens) {
-  OrderedJson json = {{"stack", name_of(head.stack)},
-                      {"layer", head.layer},
-                      {"head", head.head},
-                      {"label", name_of(head.label)},
-                      {"strength", head.strength}};
+void write(Writer& json, const HeadProfile& head, const std::vector<std::string>& key_tokens) {
+  json.open('{');
+  json.member("stack", name_of(head.stack));
+  json.member("layer", head.layer);
+  json.member("head", head.head);
+  json.member("label", name_of(head.label));
+  json.member("strength", head.strength);
   const std::pair<const char*, double> numbers[] = {{"entropy", head.entropy},
                                                     {"effective_keys", head.effective_keys},
                                                     {"max_logit", head.max_logit},
@@ -38,39 +90,55 @@ OrderedJson to_json(const HeadProfile& head, const std::vector<std::string>& key
                                                     {"induction", head.induction},
                                                     {"near", head.near},
                                                     {"used", head.used}};
-  for (const auto& [name, value] : numbers) json[name] = number_or_null(value);
-  json["rows"] = head.rows;
-  json["sampled_rows"] = head.sampled_rows;
-  if (key_tokens.size() <= kListedTokens) json["column_mass"] = head.column_mass;
-  return json;
+  for (const auto& [name, value] : numbers) json.member(name, number_or_null(value));
+  json.member("rows", head.rows);
+  json.member("sampled_rows", head.sampled_rows);
+  if (key_tokens.size() <= kListedTokens) json.list("column_mass", head.column_mass);
+  json.close('}');
 }
 
-OrderedJson to_json(const Inspection& inspection) {
-  OrderedJson json = {{"model", inspection.model},
-                      {"architecture", inspection.architecture},
-                      {"parameters", inspection.parameters},
-                      {"token_count", inspection.ids.size()}};
+void write(Writer& json, const Inspection& inspection) {
+  json.open('{');
+  json.member("model", inspection.model);
+  json.member("architecture", inspection.architecture);
+  json.member("parameters", inspection.parameters);
+  json.member("token_count", inspection.ids.size());
   if (inspection.ids.size() <= kListedTokens) {
-    json["ids"] = inspection.ids;
-    json["tokens"] = inspection.tokens;
+    json.list("ids", inspection.ids);
+    json.list("tokens", inspection.tokens);
   }
-  if (!inspection.encoder_ids.empty()) json["encoder_tokens"] = inspection.encoder_tokens;
-  for (const LabelRule& rule : label_rules()) json["rules"][std::string(rule.name)] = rule.rule;
-  json["heads"] = OrderedJson::array();
+  if (!inspection.encoder_ids.empty()) json.list("encoder_tokens", inspection.encoder_tokens);
+  json.name("rules");
+  json.open('{');
+  for (const LabelRule& rule : label_rules()) json.member(rule.name, rule.rule);
+  json.close('}');
+  json.name("heads");
+  json.open('[');
   for (std::size_t index : sorted_by_label(inspection)) {
     const HeadProfile& head = inspection.heads[index];
-    json["heads"].push_back(to_json(head, inspection.key_tokens(head)));
+    json.next();
+    write(json, head, inspection.key_tokens(head));
   }
-  return json;
+  json.close(']');
+  json.close('}');
 }
 
 }  // namespace
 
 std::string inspection_json(std::span<const Inspection> sides) {
   require(sides.size() == 1 || sides.size() == 2, "inspection_json: ", sides.size(), " sides, expected 1 or 2");
-  OrderedJson json = to_json(sides[0]);
-  if (sides.size() == 2) json = {{"a", json}, {"b", to_json(sides[1])}};
-  return json.dump(1, ' ', false, OrderedJson::error_handler_t::replace);
+  Writer json;
+  if (sides.size() == 1) {
+    write(json, sides[0]);
+  } else {
+    json.open('{');
+    json.name("a");
+    write(json, sides[0]);
+    json.name("b");
+    write(json, sides[1]);
+    json.close('}');
+  }
+  return json.take();
 }
 
 }  // namespace rootdk::lab

@@ -44,12 +44,21 @@ std::string rounded(const std::vector<float>& values) {
   return text + "]";
 }
 
-// JSON inside <script>: "</" must not end the element.
+// JSON inside <script>: neither "</script" nor "<!--<script", which hides the end of the element, may stay.
 std::string script_string(const std::vector<std::string>& texts) {
-  std::string json = nlohmann::json(texts).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
-  for (std::size_t at = json.find("</"); at != std::string::npos; at = json.find("</", at + 3))
-    json.replace(at, 2, "<\\/");
-  return json;
+  std::string safe = "[";
+  for (const std::string& text : texts) {
+    if (safe.size() > 1) safe += ',';
+    // One text at a time: a list of nlohmann-json takes memory in its destructor, where running out of it is the end.
+    for (const char c : nlohmann::json(text).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace)) {
+      if (c == '<') {
+        safe += "\\u003c";
+      } else {
+        safe += c;
+      }
+    }
+  }
+  return safe + "]";
 }
 
 void write_data(std::ostream& html, std::span<const Inspection> sides) {

@@ -9,10 +9,10 @@
 #include "cuda/emulation/block.h"
 // Shared variables of a kernel are one for all fibers; the dynamic memory is an array of its own.
 #define __shared__ static
-#include "cuda/hopper/decode_merge.cuh"
+#include "cuda/hopper/decode/merge.cuh"
 #undef __shared__
 #define __shared__
-#include "cuda/hopper/byte_decode_kernel.cuh"
+#include "cuda/hopper/decode/byte_kernel.cuh"
 
 namespace rootdk::test {
 namespace {
@@ -79,14 +79,14 @@ class Emulated {
     std::vector<Element> out(rows * static_cast<std::size_t>(c.value_dim));
     Answer answer;
     answer.lse.resize(rows);
-    const std::vector<PagedTile> tiles = cut();
+    const std::vector<CacheTile> tiles = cut();
     ForwardParams p = params(tiles, out, answer.lse);
     const auto part_rows = static_cast<std::size_t>(p.query_tiles * c.kv_heads * p.tile_rows * p.splits);
     std::vector<float> partial_out(part_rows * static_cast<std::size_t>(c.value_dim), NAN);
     std::vector<float4> partial_sums(part_rows);
     p.partial_out = partial_out.data();
     p.partial_sums = partial_sums.data();
-    PagedKeys pages{.tiles = tiles.data(),
+    CacheKeys pages{.tiles = tiles.data(),
                     .tables = table_.data(),
                     .page_size = c.page_size,
                     .box_keys = std::gcd(c.page_size, C::kBlockKv),
@@ -144,10 +144,10 @@ class Emulated {
   }
 
   // As the plan of a call does.
-  std::vector<PagedTile> cut() const {
+  std::vector<CacheTile> cut() const {
     const DecodeCase& c = case_;
     const int most = c.group <= C::kRows ? C::kRows / c.group * c.group : C::kRows;
-    std::vector<PagedTile> tiles;
+    std::vector<CacheTile> tiles;
     for (int first = 0; first < c.tokens * c.group; first += most) {
       tiles.push_back({.row = first / c.group,
                        .rows = std::min(most, c.tokens * c.group - first),
@@ -159,7 +159,7 @@ class Emulated {
     return tiles;
   }
 
-  ForwardParams params(const std::vector<PagedTile>& tiles, std::vector<Element>& out, std::vector<float>& lse) {
+  ForwardParams params(const std::vector<CacheTile>& tiles, std::vector<Element>& out, std::vector<float>& lse) {
     const DecodeCase& c = case_;
     ForwardParams p;
     p.q = {q_.data(), 0, c.tokens * c.head_dim, c.head_dim, 1};
@@ -174,7 +174,7 @@ class Emulated {
     if (c.alibi) p.terms.alibi_slopes = {slopes_.data(), 1};
     p.splits = (c.keys + kChunkKeys - 1) / kChunkKeys;
     p.query_tiles = static_cast<int>(tiles.size());
-    for (const PagedTile& tile : tiles) p.tile_rows = std::max(p.tile_rows, tile.rows);
+    for (const CacheTile& tile : tiles) p.tile_rows = std::max(p.tile_rows, tile.rows);
     return p;
   }
 

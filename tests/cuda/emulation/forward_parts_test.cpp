@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "cuda/emulation/block.h"
-#include "cuda/hopper/logit_terms.cuh"
-#include "cuda/hopper/softmax.cuh"
-#include "cuda/hopper/work_tiles.cuh"
+#include "cuda/hopper/shared/logit_terms.cuh"
+#include "cuda/hopper/shared/softmax.cuh"
+#include "cuda/hopper/shared/work_tiles.cuh"
 
 namespace rootdk::test {
 namespace {
@@ -106,8 +106,8 @@ TEST(QueryTiles, HoldEveryRowOnce) {
 // Starts lie on the device, where the host cannot check them: whatever they hold, rows stay inside the tensors.
 TEST(QueryTiles, OfPackedSequencesStayInsideTheTensors) {
   using C = Tiling<true, 2>;
-  const std::vector<std::int32_t> wild[] = {{0, 100, 300}, {-5, 100, 301}, {200, 100, 90}, {0, 1 << 30, -(1 << 30)},
-                                            {400, 500, 600}};
+  const std::vector<std::int32_t> wild[] = {
+      {0, 100, 300}, {-5, 100, 301}, {200, 100, 90}, {0, 1 << 30, -(1 << 30)}, {400, 500, 600}};
   for (const auto& starts : wild) {
     ForwardParams p;
     p.heads = p.heads_together = 1;

@@ -1,0 +1,318 @@
+#include "arrays.h"
+
+#include <initializer_list>
+
+namespace rootdk::binding {
+namespace {
+
+// A name of an attribute, made once.
+class Name {
+ public:
+  explicit Name(const char* text) : text_(text) {}
+  PyObject* get() {
+    if (!object_) object_ = PyUnicode_InternFromString(text_);
+    return object_;
+  }
+
+ private:
+  const char* text_;
+  PyObject* object_ = nullptr;
+};
+
+Name array_struct("__array_struct__"), shape_name("shape"), dtype_name("dtype"), is_cpu("is_cpu"), stride("stride"),
+    data_ptr("data_ptr"), requires_grad("requires_grad"), current_level("_current_level"), new_empty("new_empty");
+
+struct NumPy {
+  PyObject *ndarray = nullptr, *empty = nullptr, *float32 = nullptr, *float64 = nullptr;
+};
+NumPy numpy;
+
+constexpr int kTypes = 8;  // f32 to i8, as rootdk_dtype numbers them
+constexpr int kChecks = 4;
+
+// The struct behind NumPy's __array_struct__.
+struct ArrayInterface {
+  int two, rank;
+  char kind;
+  int item_size, flags;
+  Py_ssize_t *shape, *strides;
+  void* data;
+};
+constexpr int kAligned = 0x100, kNativeOrder = 0x200, kWritable = 0x400;
+
+// DLPack's structs, and the functions that a library offers for its type of array (DLPack 1.2).
+struct DLTensor {
+  void* data;
+  int32_t device_type, device_id, rank;
+  uint8_t code, bits;
+  uint16_t lanes;
+  int64_t *shape, *strides;
+  uint64_t byte_offset;
+};
+struct DLPackExchange {
+  uint32_t major, minor;
+  const DLPackExchange* older;
+  void *allocate, *managed_from_object, *object_from_managed;
+  int (*describe)(void* object, DLTensor* tensor);
+  void* current_stream;
+};
+constexpr int32_t kDLCpu = 1;
+
+struct Torch {
+  PyObject *tensor = nullptr, *parameter = nullptr, *empty_like = nullptr, *empty_like_options = nullptr;
+  PyObject *is_grad_enabled = nullptr, *forward_ad = nullptr;
+  PyObject* types[kTypes] = {};
+  PyObject* checks[kChecks] = {};  // give something true where the call is followed
+  PyObject* autocast[2] = {};      // the function, and its arguments
+  const DLPackExchange* exchange = nullptr;
+};
+Torch torch;
+
+bool without_error(bool ok) {
+  if (PyErr_Occurred()) {
+    PyErr_Clear();
+    return false;
+  }
+  return ok;
+}
+
+bool is_true(PyObject* x) {  // takes the reference
+  if (!x) return without_error(false);
+  const int answer = PyObject_IsTrue(x);
+  Py_DECREF(x);
+  return answer > 0;
+}
+
+PyObject* call(PyObject* function) { return PyObject_CallFunctionObjArgs(function, nullptr); }
+
+bool fits(int rank) { return rank > 0 && rank <= ROOTDK_MAX_RANK; }
+
+int numpy_type(char kind, int size) {
+  if (kind == 'f') return size == 4 ? ROOTDK_F32 : size == 2 ? ROOTDK_F16 : size == 8 ? ROOTDK_F64 : -1;
+  if (kind == 'i') return size == 4 ? ROOTDK_I32 : size == 8 ? ROOTDK_I64 : size == 1 ? ROOTDK_I8 : -1;
+  return kind == 'b' && size == 1 ? ROOTDK_BOOL : -1;
+}
+
+bool describe_numpy(PyObject* x, rootdk_tensor* tensor, int needed_flags) {
+  PyObject* capsule = PyObject_GetAttr(x, array_struct.get());
+  if (!capsule) return without_error(false);
+  const auto* array = static_cast<const ArrayInterface*>(PyCapsule_GetPointer(capsule, nullptr));
+  bool ok = array && fits(array->rank) && (array->flags & needed_flags) == needed_flags;
+  const int type = ok ? numpy_type(array->kind, array->item_size) : -1;
+  ok = ok && type >= 0;
+  if (ok) {
+    *tensor = {};
+    tensor->data = array->data;
+    tensor->dtype = type;
+    tensor->rank = array->rank;
+    for (int i = 0; i < array->rank; ++i) {
+      tensor->shape[i] = array->shape[i];
+      tensor->strides[i] = array->strides[i] / array->item_size;
+      ok = ok && array->strides[i] % array->item_size == 0;
+    }
+  }
+  Py_DECREF(capsule);
+  return without_error(ok);
+}
+
+int dlpack_type(const DLTensor& x) {
+  if (x.lanes != 1) return -1;
+  if (x.code == 2) return x.bits == 32 ? ROOTDK_F32 : x.bits == 16 ? ROOTDK_F16 : x.bits == 64 ? ROOTDK_F64 : -1;
+  if (x.code == 0) return x.bits == 32 ? ROOTDK_I32 : x.bits == 64 ? ROOTDK_I64 : x.bits == 8 ? ROOTDK_I8 : -1;
+  if (x.code == 4) return x.bits == 16 ? ROOTDK_BF16 : -1;
+  return x.code == 6 && x.bits == 8 ? ROOTDK_BOOL : -1;
+}
+
+bool describe_exchanged(PyObject* x, rootdk_tensor* tensor) {
+  DLTensor from;
+  if (torch.exchange->describe(x, &from) != 0) return without_error(false);
+  const int type = dlpack_type(from);
+  if (type < 0 || from.device_type != kDLCpu || !fits(from.rank) || !from.strides) return false;
+  *tensor = {};
+  tensor->data = static_cast<char*>(from.data) + from.byte_offset;
+  tensor->dtype = type;
+  tensor->rank = from.rank;
+  for (int i = 0; i < from.rank; ++i) {
+    tensor->shape[i] = from.shape[i];
+    tensor->strides[i] = from.strides[i];
+  }
+  return true;
+}
+
+// The numbers of a tuple; -1 where there are too many or others.
+int read_tuple(PyObject* tuple, int64_t* to) {  // takes the reference
+  if (!tuple) return -1;
+  const Py_ssize_t size = PyTuple_Size(tuple);
+  int count = size >= 0 && size <= ROOTDK_MAX_RANK ? static_cast<int>(size) : -1;
+  for (int i = 0; i < count; ++i) to[i] = PyLong_AsLongLong(PyTuple_GetItem(tuple, i));
+  Py_DECREF(tuple);
+  return count;
+}
+
+// For versions of PyTorch without the exchange functions.
+bool describe_by_attributes(PyObject* x, rootdk_tensor* tensor) {
+  if (!is_true(PyObject_GetAttr(x, is_cpu.get()))) return false;
+  PyObject* dtype = PyObject_GetAttr(x, dtype_name.get());
+  int type = 0;
+  while (type < kTypes && torch.types[type] != dtype) ++type;
+  Py_XDECREF(dtype);
+  if (type == kTypes) return without_error(false);
+  *tensor = {};
+  tensor->dtype = type;
+  tensor->rank = read_tuple(PyObject_GetAttr(x, shape_name.get()), tensor->shape);
+  if (!fits(tensor->rank)) return without_error(false);
+  if (read_tuple(PyObject_CallMethodObjArgs(x, stride.get(), nullptr), tensor->strides) != tensor->rank) {
+    return without_error(false);
+  }
+  PyObject* address = PyObject_CallMethodObjArgs(x, data_ptr.get(), nullptr);
+  if (!address) return without_error(false);
+  tensor->data = PyLong_AsVoidPtr(address);
+  Py_DECREF(address);
+  return without_error(true);
+}
+
+}  // namespace
+
+Kind kind_of(PyObject* x) {
+  auto* type = reinterpret_cast<PyObject*>(Py_TYPE(x));
+  if (type == torch.tensor || type == torch.parameter) return torch.tensor ? Kind::torch : Kind::other;
+  return type == numpy.ndarray ? Kind::numpy : Kind::other;
+}
+
+bool describe(Kind kind, PyObject* x, rootdk_tensor* tensor) {
+  if (kind == Kind::numpy) return describe_numpy(x, tensor, kAligned | kNativeOrder);
+  return torch.exchange ? describe_exchanged(x, tensor) : describe_by_attributes(x, tensor);
+}
+
+bool describe_new(Kind kind, PyObject* x, const rootdk_tensor& shape, int64_t value_dim, rootdk_tensor* tensor) {
+  if (kind == Kind::numpy || torch.exchange) return describe(kind, x, tensor);
+  PyObject* address = PyObject_CallMethodObjArgs(x, data_ptr.get(), nullptr);
+  if (!address) return without_error(false);
+  *tensor = shape;
+  tensor->data = PyLong_AsVoidPtr(address);
+  tensor->shape[3] = tensor->strides[2] = value_dim;
+  tensor->strides[3] = 1;
+  tensor->strides[1] = tensor->strides[2] * tensor->shape[2];
+  tensor->strides[0] = tensor->strides[1] * tensor->shape[1];
+  Py_DECREF(address);
+  return without_error(true);
+}
+
+bool is_writable(Kind kind, PyObject* x) {
+  rootdk_tensor tensor;
+  return kind == Kind::torch || describe_numpy(x, &tensor, kWritable);
+}
+
+PyObject* new_output(Kind kind, PyObject* q, const rootdk_tensor& shape, int64_t value_dim) {
+  const bool same = shape.shape[3] == value_dim;
+  if (same && kind == Kind::torch) {
+    PyObject* arguments = PyTuple_Pack(1, q);
+    PyObject* result = arguments ? PyObject_Call(torch.empty_like, arguments, torch.empty_like_options) : nullptr;
+    Py_XDECREF(arguments);
+    return result;
+  }
+  PyObject* sizes =
+      same ? PyObject_GetAttr(q, shape_name.get())
+           : Py_BuildValue("(LLLL)", static_cast<long long>(shape.shape[0]), static_cast<long long>(shape.shape[1]),
+                           static_cast<long long>(shape.shape[2]), static_cast<long long>(value_dim));
+  if (!sizes) return nullptr;
+  PyObject* result = nullptr;
+  if (kind == Kind::torch) {
+    result = PyObject_CallMethodObjArgs(q, new_empty.get(), sizes, nullptr);
+  } else if (PyObject* dtype = PyObject_GetAttr(q, dtype_name.get())) {
+    result = PyObject_CallFunctionObjArgs(numpy.empty, sizes, dtype, nullptr);
+    Py_DECREF(dtype);
+  }
+  Py_DECREF(sizes);
+  return result;
+}
+
+PyObject* new_row_statistic(Kind kind, PyObject* q, const rootdk_tensor& shape) {
+  const bool wide = shape.dtype == ROOTDK_F64;
+  PyObject* sizes = Py_BuildValue("(LLL)", static_cast<long long>(shape.shape[0]),
+                                  static_cast<long long>(shape.shape[1]), static_cast<long long>(shape.shape[2]));
+  if (!sizes) return nullptr;
+  PyObject* result = nullptr;
+  if (kind == Kind::numpy) {
+    result = PyObject_CallFunctionObjArgs(numpy.empty, sizes, wide ? numpy.float64 : numpy.float32, nullptr);
+  } else if (PyObject* function = PyObject_GetAttr(q, new_empty.get())) {
+    PyObject* arguments = PyTuple_Pack(1, sizes);
+    PyObject* options = Py_BuildValue("{sO}", "dtype", torch.types[wide ? ROOTDK_F64 : ROOTDK_F32]);
+    if (arguments && options) result = PyObject_Call(function, arguments, options);
+    Py_XDECREF(options);
+    Py_XDECREF(arguments);
+    Py_DECREF(function);
+  }
+  Py_DECREF(sizes);
+  return result;
+}
+
+bool torch_is_plain() {
+  for (PyObject* check : torch.checks) {
+    if (check && is_true(call(check))) return false;
+  }
+  PyObject* level = torch.forward_ad ? PyObject_GetAttr(torch.forward_ad, current_level.get()) : nullptr;
+  if (!level) return without_error(true) || true;
+  const bool off = PyLong_AsLong(level) < 0;
+  Py_DECREF(level);
+  return off;
+}
+
+bool wants_gradient(PyObject* x) { return is_true(PyObject_GetAttr(x, requires_grad.get())); }
+
+bool gradients_are_on() { return is_true(call(torch.is_grad_enabled)); }
+
+bool autocast_is_on() {
+  return torch.autocast[0] && is_true(PyObject_Call(torch.autocast[0], torch.autocast[1], nullptr));
+}
+
+namespace {
+
+// Keeps an object of the dict, which may be missing or None.
+bool take(PyObject* names, const char* name, PyObject** to) {
+  PyObject* object = PyDict_GetItemString(names, name);
+  if (!object || object == Py_None) return false;
+  Py_INCREF(object);
+  *to = object;
+  return true;
+}
+
+const DLPackExchange* usable(const DLPackExchange* exchange) {
+  while (exchange && exchange->major != 1) exchange = exchange->older;
+  return exchange && exchange->describe ? exchange : nullptr;
+}
+
+}  // namespace
+
+bool learn_numpy(PyObject* names) {
+  NumPy found;
+  const bool all = take(names, "empty", &found.empty) && take(names, "float32", &found.float32) &&
+                   take(names, "float64", &found.float64) && take(names, "ndarray", &found.ndarray);
+  if (all) numpy = found;
+  return all;
+}
+
+bool learn_torch(PyObject* names) {
+  Torch found;
+  bool all = take(names, "Parameter", &found.parameter) && take(names, "empty_like", &found.empty_like) &&
+             take(names, "empty_like_options", &found.empty_like_options) &&
+             take(names, "is_grad_enabled", &found.is_grad_enabled);
+  static constexpr const char* kTypeNames[kTypes] = {"f32", "bf16", "f16", "f64", "i32", "i64", "bool", "i8"};
+  for (int i = 0; i < kTypes; ++i) all = all && take(names, kTypeNames[i], &found.types[i]);
+  int check = 0;
+  for (const char* name : {"dispatch_modes", "function_modes", "transform", "tracing_state"}) {
+    take(names, name, &found.checks[check++]);
+  }
+  take(names, "forward_ad", &found.forward_ad);
+  take(names, "autocast", &found.autocast[0]) && take(names, "autocast_arguments", &found.autocast[1]);
+  PyObject* exchange = PyDict_GetItemString(names, "exchange");
+  if (exchange && exchange != Py_None) {
+    found.exchange = usable(static_cast<const DLPackExchange*>(PyCapsule_GetPointer(exchange, "dlpack_exchange_api")));
+    PyErr_Clear();
+  }
+  all = all && take(names, "Tensor", &found.tensor);
+  if (all) torch = found;
+  return all;
+}
+
+}  // namespace rootdk::binding

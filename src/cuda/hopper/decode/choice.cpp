@@ -1,0 +1,64 @@
+#include "cuda/hopper/decode/choice.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+#include "cuda/hopper/decode/kernels.h"
+#include "cuda/hopper/shared/head_dims.h"
+
+namespace rootdk::cuda::hopper {
+namespace {
+
+constexpr std::int64_t kMaxQueries = 16;
+constexpr int kMaxSplits = 128;
+constexpr double kMergeTiles = 0.05;  // merging one more part, in units of the time of one key tile
+
+template <class Element>
+DecodeKernel kernel_of(int head_dim) {
+  switch (head_dim) {
+    case 64: return tensor_decode_kernel<Element, 64>();
+    case 96: return tensor_decode_kernel<Element, 96>();
+    case 128: return tensor_decode_kernel<Element, 128>();
+    case 192: return tensor_decode_kernel<Element, 192>();
+    default: return tensor_decode_kernel<Element, 256>();
+  }
+}
+
+// Picks the split with the shortest estimated time: waves of blocks, times the key tiles of a block, plus the cost of
+// starting blocks and of merging parts.
+void choose_split(DecodeChoice& choice, std::int64_t heads, std::int64_t tiles) {
+  const std::int64_t resident = kMultiprocessors * choice.kernel.blocks_per_multiprocessor;
+  double best = std::numeric_limits<double>::infinity();
+  for (std::int64_t splits = 1; splits <= std::min<std::int64_t>(tiles, kMaxSplits); ++splits) {
+    const std::int64_t part = divide_up(tiles, splits), parts = divide_up(tiles, part);
+    const double time =
+        static_cast<double>(divide_up(heads * parts, resident)) * (static_cast<double>(part) + kStartTiles) +
+        kMergeTiles * static_cast<double>(parts > 1 ? parts : 0);
+    if (time >= best) continue;
+    best = time;
+    choice.splits = static_cast<int>(parts);
+    choice.split_tiles = static_cast<int>(part);
+  }
+}
+
+}  // namespace
+
+bool is_decode(const ForwardCall& call) {
+  const AttentionShape& s = call.shape;
+  return s.q_len <= kMaxQueries && s.q_len * s.group() <= kDecodeRows && s.head_dim % 8 == 0 && !s.packed &&
+         !call.params.mask.defined();
+}
+
+DecodeChoice choose_decode(const ForwardCall& call) {
+  const AttentionShape& s = call.shape;
+  const int head_dim = padded_dim(kHeadDims, s.head_dim, s.value_dim);
+  DecodeChoice choice;
+  choice.kernel = call.q.dtype == DType::bf16 ? kernel_of<BFloat16>(head_dim) : kernel_of<Float16>(head_dim);
+  choice.rows = s.batch * s.heads * s.q_len;
+  choice.value_dim = s.value_dim;
+  choose_split(choice, s.batch * s.kv_heads, divide_up(s.kv_len, choice.kernel.block_kv));
+  return choice;
+}
+
+}  // namespace rootdk::cuda::hopper

@@ -1,0 +1,29 @@
+#pragma once
+
+// The forward kernels by element type and head_dim. Each pair is compiled in one file, which CMake writes from
+// instance.cu.in.
+
+#include "cuda/hopper/forward/config.h"
+#include "rootdk/dtype.h"
+
+namespace rootdk::cuda::hopper {
+
+// Which variants are built. The others fall back: full to ranged, full_sampled to sampled, brief to ranged, and the
+// rest to rich.
+constexpr bool is_built(int head_dim, Variant variant) {
+  switch (variant) {
+    case Variant::full:
+    case Variant::full_sampled: return head_dim == 128;
+    case Variant::brief: return head_dim == 96 || head_dim == 192 || head_dim == 256;
+    case Variant::sampled:
+    case Variant::softcap:
+    case Variant::alibi: return head_dim == 64 || head_dim == 128;
+    default: return true;
+  }
+}
+
+// Element: BFloat16 or Float16. The variant must be built.
+template <class Element, int HeadDim>
+ForwardKernel forward_kernel_of(Variant variant);
+
+}  // namespace rootdk::cuda::hopper

@@ -110,7 +110,7 @@ void run_generate(const GenerateVerb& options) {
   // Raw ids ask for an exact number of tokens; text ends where the model ends it.
   GenerateParams params = options.params(options.has_prompt);
   if (!options.draft.empty()) {
-    draft = LoadedModel::load(options.draft, {.executor = params.executor});
+    draft.emplace(LoadedModel::load(options.draft, {.executor = params.executor}));
     params.draft = &draft->model;
     params.draft_tokens = options.draft_tokens;
   }

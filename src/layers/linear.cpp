@@ -19,6 +19,12 @@ void add_bias(const Context& context, const Value& bias, Node& y) {
   });
 }
 
+// "f32 [out, in]", for messages.
+std::string weight_text(const Node& weight) {
+  const std::string_view type = weight.stored() ? name_of(weight.stored()->matrix.format) : "f32";
+  return std::string(type) + " " + shape_text(weight.shape());
+}
+
 // Without a tape: the library's own product, which reads weights in any type.
 void multiply_stored(const Context& context, const Node& x, const Node& weight, const Node* bias, Node& y) {
   const double start = context.times ? layer_clock(*context.times) : 0.0;
@@ -53,9 +59,9 @@ void linear_backward(const Context& context, Node& x, Node& weight, Node* bias, 
 
 Value linear(Context& context, const Value& x, const Value& weight, const Value& bias) {
   const std::int64_t in = x->width(), out = weight->rows();
-  require(weight->width() == in, "linear: input of width ", in, " for a weight [", out, ", ", weight->width(), "]");
-  require(!bias || bias->elements() == out, "linear: bias of ", bias ? bias->elements() : 0, " elements for a weight [",
-          out, ", ", weight->width(), "]");
+  require(weight->width() == in, "linear: input of width ", in, " for a weight ", weight_text(*weight));
+  require(!bias || bias->elements() == out, "linear: bias of ", bias ? bias->elements() : 0, " elements for a weight ",
+          weight_text(*weight));
   Value y = make_value({x->rows(), out});
   if (!context.tape) {
     multiply_stored(context, *x, *weight, bias.get(), *y);

@@ -89,9 +89,9 @@ std::vector<double> loss_curve(const Target& target, const CaseSpec& features, i
   Matrix w_v = random_matrix(kWidth, kColumns, 0.15, 4);
   AttentionCase problem = make_case(features, DType::f64);
   const auto set_inputs = [&](const Matrix& q, const Matrix& k, const Matrix& v) {
-    problem.q = DataTensor(to_heads(q).view(), false);
-    problem.k = DataTensor(to_heads(k).view(), false);
-    problem.v = DataTensor(to_heads(v).view(), false);
+    problem.q = DataTensor(to_heads(q), false);
+    problem.k = DataTensor(to_heads(k), false);
+    problem.v = DataTensor(to_heads(v), false);
   };
   set_inputs(x * random_matrix(kWidth, kColumns, 0.2, 5), x * random_matrix(kWidth, kColumns, 0.2, 6),
              x * random_matrix(kWidth, kColumns, 0.15, 7));
@@ -112,7 +112,7 @@ std::vector<double> loss_curve(const Target& target, const CaseSpec& features, i
       grad_out.values[i] = 2 * difference / count;
     }
     losses.push_back(loss);
-    problem.grad_out = DataTensor(to_heads(grad_out).view(), false);
+    problem.grad_out = DataTensor(to_heads(grad_out), false);
     const Results gradients = run_backward(problem.converted(DType::bf16), forward, target);
     descend(w_q, kRate, x_transposed * from_heads(gradients.at("grad_q")));
     descend(w_k, kRate, x_transposed * from_heads(gradients.at("grad_k")));

@@ -114,9 +114,9 @@ TEST_P(Decoder, ACacheGivesWhatTheWholeSequenceGives) {
     DType type;
     double tolerance;
   } types[] = {{DType::f32, 1e-5}, {DType::f16, 5e-3}, {DType::bf16, 3e-2}, {DType::i8, 5e-2}, {DType::f8e4m3, 0.15}};
+  const bool routed = model.config().stack.blocks.front().feed_forward.experts > 0;
   for (const auto& [type, tolerance] : types) {
-    // A mixture picks its experts by a comparison: an error of 8 bits may send a token to another one.
-    if (is_quantised(type) && std::string_view(GetParam()) == "mixtral") continue;
+    if (routed && type != DType::f32) continue;  // rounded keys may send a token to other experts
     ModelCache cache = model.make_cache({.dtype = type});
     const SequenceId sequence = model.open_sequence(context, cache, input.decoder_ids.empty() ? Ids() : input.ids);
     std::vector<float> parts;

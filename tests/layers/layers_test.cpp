@@ -97,7 +97,7 @@ TEST(Linear, NamesTheSizesThatDoNotFit) {
     linear(context, make_value({2, 5}), make_value({3, 4}));
     FAIL();
   } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "linear: input of width 5 for a weight [3, 4]");
+    EXPECT_STREQ(error.what(), "linear: input of width 5 for a weight f32 [3, 4]");
   }
 }
 

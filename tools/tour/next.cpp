@@ -45,7 +45,7 @@ void show_next(const Style& style) {
   add("build/rootdk lab --report report.html", "27 claims about attention, measured on this machine");
   add("build/rootdk inspect MODEL --prompt TEXT", "what every head of a checkpoint does");
   add("build/rootdk explain --q-len 4096 --causal", "which kernel a call uses here, and why no other");
-  add("build/rootdk attention CASE.safetensors --out F", "forward, backward and statistics on your own tensors");
+  add("build/rootdk attention CASE --out FILE", "forward, backward and statistics on your own tensors");
   add("build/rootdk bench forward", "speed, against this machine's measured peak");
   add("build/rootdk --help", "every command");
   add("README.md", "other libraries beside it, examples, where to read on");

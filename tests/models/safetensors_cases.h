@@ -120,7 +120,7 @@ inline std::vector<BadFile> bad_tensors() {
       {"offsets_backwards", one_tensor(f32 + R"(,"data_offsets":[8,0])", 8), "begins at 8, after its end 0"},
       {"offsets_past_end", one_tensor(f32 + R"(,"data_offsets":[4,12])", 8), "ends at 12, past the 8 bytes"},
       {"size_mismatch", one_tensor(R"("dtype":"F64","shape":[2],)" + places, 8),
-       "8 bytes of data, but F64 '[2]' takes 16"},
+       "8 bytes of data, but F64 [2] takes 16"},
       {"unsupported_size_mismatch", one_tensor(R"("dtype":"U16","shape":[2],)" + places, 8), "takes 4"},
       {"hole_at_start", one_tensor(f32 + R"(,"data_offsets":[4,12])", 12), "bytes [0, 4) before tensor 'x'"},
       {"overlap",

@@ -287,7 +287,8 @@ def test_flops_are_counted(grad):
 
     forward = 4 * 2 * 4 * 16 * 32 * 8
     assert count(sdpa) == forward + (forward * 5 // 2 if grad else 0)
-    assert count(sdpa) == count(torch.nn.functional.scaled_dot_product_attention)
+    theirs = count(torch.nn.functional.scaled_dot_product_attention)
+    assert theirs in (0, count(sdpa))  # older versions do not count their own kernel for the CPU
 
 
 # --- nested tensors -----------------------------------------------------------------------------------------------

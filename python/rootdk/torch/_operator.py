@@ -172,7 +172,9 @@ def run(
         if type(x).__name__ == "CausalBias":
             raise TypeError(f"rootdk: {name} is a CausalBias, which holds no numbers; causal=True does what it says")
     tensors = [x for x in params.tensors.values() if isinstance(x, torch.Tensor)]
-    transformed = _innermost_transform() is not None
+    # A compiler sees one operator. What it follows transforms with is not asked for.
+    compiled = HAS_OPERATORS and torch.compiler.is_compiling()
+    transformed = not compiled and _innermost_transform() is not None
     watched = HAS_OPERATORS and not transformed and _is_watched(q, k, v, *tensors)
     if watched or transformed or q.is_meta:
         needs_lse = transformed or (torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, *tensors)))

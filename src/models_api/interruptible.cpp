@@ -30,6 +30,9 @@ bool InterruptibleExecutor::asked_to_stop() {
 
 void InterruptibleExecutor::run(std::int64_t count, Task task, void* context) {
   if (!check_) return inner_.run(count, task, context);
+  // Asked here too: other threads may take every task.
+  if (asked_to_stop()) stopped_ = true;
+  require(!stopped_, "interrupted: the call was asked to end");
   const std::thread::id caller = std::this_thread::get_id();
   inner_.parallel_for(count, [&](std::int64_t index) {
     if (stopped_.load(std::memory_order_relaxed)) return;

@@ -320,6 +320,8 @@ ROOTDK_API rootdk_status rootdk_kv_length(const rootdk_kv_cache* cache, int64_t 
 ROOTDK_API rootdk_status rootdk_kv_trim(rootdk_kv_cache* cache, int64_t sequence, int64_t length);
 ROOTDK_API rootdk_status rootdk_kv_evict(rootdk_kv_cache* cache, int64_t sequence, int64_t keep_first,
                                          int64_t keep_last);
+/* Pages in all, for a paged cache that owns its memory; fewer than it has change nothing. */
+ROOTDK_API rootdk_status rootdk_kv_grow(rootdk_kv_cache* cache, int64_t pages);
 /* The configuration with value_dim, page_size and pages resolved, without its storage. */
 ROOTDK_API rootdk_status rootdk_kv_config_of(const rootdk_kv_cache* cache, rootdk_kv_cache_config* config);
 /* KvCache::page_of and KvCache::page. Results that are null are left out; scales have rank 0 where there are none. */

@@ -131,6 +131,10 @@ rootdk_status rootdk_kv_evict(rootdk_kv_cache* cache, int64_t sequence, int64_t 
   return guarded([&] { cache_of(cache).evict(id(sequence), keep_first, keep_last); });
 }
 
+rootdk_status rootdk_kv_grow(rootdk_kv_cache* cache, int64_t pages) {
+  return guarded([&] { cache_of(cache).grow(pages); });
+}
+
 rootdk_status rootdk_kv_config_of(const rootdk_kv_cache* cache, rootdk_kv_cache_config* config) {
   return guarded([&] {
     const rootdk::KvCacheConfig& c = cache_of(cache).config();

@@ -276,6 +276,10 @@ TEST(KvCacheCApi, TellsItsConfigurationItsPagesAndItsChoice) {
   EXPECT_EQ(pair.cpp.config().value_dim, config.value_dim);
   EXPECT_EQ(pair.cpp.config().pages, config.pages);
 
+  ASSERT_EQ(ROOTDK_OK, rootdk_kv_grow(pair.c, 12)) << rootdk_last_error();
+  ASSERT_EQ(ROOTDK_OK, rootdk_kv_config_of(pair.c, &config));
+  EXPECT_EQ(12, config.pages);
+
   int64_t page = -1, references = 0;
   ASSERT_EQ(ROOTDK_OK, rootdk_kv_page_of(pair.c, pair.id, kTokens - 1, &page)) << rootdk_last_error();
   rootdk_tensor k{}, v{}, scales{};

@@ -50,7 +50,7 @@ class AttendRun {
       : call_(call),
         kernels_(kernels),
         shape_(call.shape),
-        // Rows see every key up to their own; what the window hides is told apart.
+        // Rows see every key up to their own; keys that the window hides are listed apart (`hidden`).
         rows_({.batch = 1, .heads = shape_.heads, .kv_heads = shape_.kv_heads}, call.params.logits, call.logit_scale,
               {.causal = true}),
         statistics_(call.stats),
@@ -88,7 +88,7 @@ class AttendRun {
     RowStates state, chunk;
     void* scratch;
   };
-  using Worker = std::vector<HeadBuffers>;  // of one task
+  using Worker = std::vector<HeadBuffers>;  // buffers of one thread, one a key head
 
   std::int64_t head_groups() const { return (shape_.kv_heads + heads_together_ - 1) / heads_together_; }
 

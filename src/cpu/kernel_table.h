@@ -21,7 +21,7 @@ struct SourceRows {
 };
 
 // How a target lays out packed operands. An element is what the products read: f32, or bf16 where a target has a bf16
-// product. src/cpu/README.md has the pictures.
+// product. src/cpu/kernel/README.md, "The product", has the layouts.
 struct Geometry {
   int element_bytes = 4;
   int panel = 0;           // columns of a panel

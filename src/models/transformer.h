@@ -53,9 +53,10 @@ class Transformer {
 
   ModelResult forward(Context& context, const ModelInput& input, const ForwardOptions& options = {}) const;
 
-  // Sequences that grow token by token (models/model_cache.h). extend() gives the tokens of the steps to their
-  // sequences, ids one step after another, and returns the output of each step's last token, or of all tokens. What a
-  // token gives has the same bits whatever other steps are in the call. A call that throws leaves the cache as it was.
+  // Sequences that grow token by token (models/model_cache.h). extend() appends new tokens to sequences: ids
+  // holds those of the first step, then of the next. It returns the output of each step's last token, or of all tokens.
+  // What a token gives has the same bits whatever other steps are in the call. A call that throws leaves the cache as
+  // it was.
   ModelCache make_cache(const CacheOptions& options = {}) const;
   // An empty sequence; `source` has the ids that an encoder-decoder model's encoder gets.
   SequenceId open_sequence(Context& context, ModelCache& cache, std::span<const std::int32_t> source = {}) const;

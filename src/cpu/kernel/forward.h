@@ -201,7 +201,7 @@ class ForwardKernel {
     return false;
   }
 
-  // Products of a panel that the block takes, about.
+  // About how many products of panels the block needs.
   int products() const {
     const int groups = (block_.row_count + kRows - 1) / kRows;
     const auto keys = static_cast<int>(block_.keys.end - block_.keys.begin);
@@ -358,7 +358,7 @@ class ForwardKernel {
     }
   }
 
-  // Key by key, for products that cannot take other values.
+  // Key by key, for AMX, whose product reads the packed values and no cleaned copy.
   void add_values_one_by_one(const ScoreTile& p) {
     bool& empty = empty_[p.first_row / kRows];
     if (empty) clear_out(p.first_row, p.rows);

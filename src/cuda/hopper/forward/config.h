@@ -27,7 +27,7 @@ struct TileShape {
   Tuning tuning;
 };
 
-// Three consumers have 160 registers each, two have 240; output, scores and packed weights take
+// Three consumers have 160 registers each, two have 232; output, scores and packed weights take
 // head_dim / 2 + 3 block_kv / 4 of them. Shared memory holds q_stages query tiles and two tiles each of k and v.
 constexpr TileShape tile_shape(int head_dim, Variant variant) {
   const bool rich = variant == Variant::rich, brief = variant == Variant::brief;

@@ -107,6 +107,9 @@ class ThreadPool final : public Executor {
 };
 
 int usable_threads() {
+#if defined(__EMSCRIPTEN__)
+  return 1;  // a page opened from a file gets no threads
+#endif
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
   const unsigned count = std::thread::hardware_concurrency();

@@ -5,9 +5,10 @@
 #   make bench    the benchmark grid, into docs/
 #   make format   clang-format over the tree
 #   make wheel    a Python wheel with the libraries, the command line and the built-in model, into dist/
+#   make web      the library in WebAssembly for the live page, into web/built/ (emscripten)
 #   make install  into PREFIX (default /usr/local)
 
-.PHONY: run build test check bench format wheel install clean
+.PHONY: run build test check bench format wheel web install clean
 PREFIX ?= /usr/local
 
 run: build
@@ -36,6 +37,10 @@ format:
 wheel: build
 	@scripts/setup.sh wheel
 	@python3 scripts/build_wheel.py build dist
+
+web:
+	@scripts/setup.sh web
+	@scripts/wasm.sh update
 
 install: build
 	@cmake --install build --prefix $(PREFIX)

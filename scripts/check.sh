@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What make check adds to make test: the sanitizers, fuzzing, and the kernels on another processor.
+# What make check adds to make test: the sanitizers, fuzzing, and the kernels on other processors.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -8,4 +8,5 @@ scripts/test.sh asan-ubsan all --label-exclude python
 # The thread sanitizer looks at the tests that start threads.
 scripts/test.sh tsan thread_tests --label-regex threads
 scripts/cross.sh
+scripts/wasm.sh check
 scripts/fuzz.sh

@@ -13,8 +13,8 @@ cmake --build "$build" --target rootdk_live
 
 case ${1:?usage: wasm.sh check|update} in
   update)
-    cp "$build/web/rootdk_live.js" "$built/rootdk_live.js"
-    gzip -9 -n -c "$build/web/rootdk_live.wasm" >"$built/rootdk_live.wasm.gz"
+    cp "$build/rootdk_live.js" "$built/rootdk_live.js"
+    gzip -9 -n -c "$build/rootdk_live.wasm" >"$built/rootdk_live.wasm.gz"
     emcc --version | head -n 1 >"$built/compiler.txt"
     ;;
   check)
@@ -22,8 +22,8 @@ case ${1:?usage: wasm.sh check|update} in
     ctest --test-dir "$build" --output-on-failure --output-junit "$PWD/$build/junit.xml" --tests-regex '^cpu_conformance_test$'
     if [ "$(emcc --version | head -n 1)" != "$(cat "$built/compiler.txt")" ]; then
       echo "web/built was made by another emscripten: $(cat "$built/compiler.txt"); not compared"
-    elif cmp "$build/web/rootdk_live.js" "$built/rootdk_live.js" &&
-      gzip -d -c "$built/rootdk_live.wasm.gz" | cmp - "$build/web/rootdk_live.wasm"; then
+    elif cmp "$build/rootdk_live.js" "$built/rootdk_live.js" &&
+      gzip -d -c "$built/rootdk_live.wasm.gz" | cmp - "$build/rootdk_live.wasm"; then
       echo "web/built is what the source gives"
     else
       echo "web/built is older than the source: run make web" >&2

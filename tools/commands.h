@@ -18,6 +18,7 @@ void add_generate_command(CLI::App& program);
 void add_train_command(CLI::App& program);
 void add_inspect_command(CLI::App& program);
 void add_lab_command(CLI::App& program);
+void add_live_command(CLI::App& program);
 void add_version_command(CLI::App& program);
 
 }  // namespace rootdk::tools

@@ -45,6 +45,7 @@ int main(int argc, char** argv) {
   rootdk::tools::add_generate_command(program);
   rootdk::tools::add_train_command(program);
   rootdk::tools::add_inspect_command(program);
+  rootdk::tools::add_live_command(program);
   rootdk::tools::add_version_command(program);
   try {
     program.parse(argc, argv);

@@ -11,4 +11,6 @@ set(nlohmann_json_DIR ${CMAKE_CURRENT_LIST_DIR}/wasm32)
 # Exceptions of WebAssembly itself: errors carry their message, and code that does not throw pays nothing.
 set(CMAKE_CXX_FLAGS_INIT "-fwasm-exceptions -msimd128 -include ${CMAKE_CURRENT_LIST_DIR}/wasm32_std.h")
 # Tests read the files of the host.
+# Node 18 and newer has fetch(), which the loader of emscripten 3.1 mistakes for a browser's.
+set(CMAKE_CROSSCOMPILING_EMULATOR "${NODE_JS_EXECUTABLE};--no-experimental-fetch")
 set(CMAKE_EXE_LINKER_FLAGS_INIT "-fwasm-exceptions -sALLOW_MEMORY_GROWTH -sTOTAL_STACK=1MB")

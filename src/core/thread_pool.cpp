@@ -24,6 +24,9 @@ thread_local bool inside_pool = false;
 class ThreadPool final : public Executor {
  public:
   explicit ThreadPool(int threads) {
+#if defined(__EMSCRIPTEN__)
+    threads = 1;  // a page opened from a file gets no threads: the caller does all the work
+#endif
     try {
       for (int i = 1; i < threads; ++i) workers_.emplace_back([this] { work(); });
     } catch (const std::system_error& error) {
@@ -108,12 +111,13 @@ class ThreadPool final : public Executor {
 
 int usable_threads() {
 #if defined(__EMSCRIPTEN__)
-  return 1;  // a page opened from a file gets no threads
-#endif
+  return 1;
+#else
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
   const unsigned count = std::thread::hardware_concurrency();
   return count ? static_cast<int>(count) : 1;
+#endif
 }
 
 struct Pools {

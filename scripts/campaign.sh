@@ -14,7 +14,8 @@ mkdir -p build/campaign
 if [ "$what" = check ]; then
   echo "== campaign: run"
   # The time is a bound for slow machines: what was run by then counts, and the last line says how many that are.
-  exec "$python" tests/campaign/campaign.py --count 20000 --seconds 600
+  # ROOTDK_CAMPAIGN_SEED repeats the configurations of an earlier run.
+  exec "$python" tests/campaign/campaign.py --count 20000 --seconds 600 ${ROOTDK_CAMPAIGN_SEED:+--seed "$ROOTDK_CAMPAIGN_SEED"}
 fi
 
 echo "== campaign: run"

@@ -37,6 +37,7 @@ def arguments():
     parser.add_argument("--seconds", type=float, help="ends after so long, with what was done")
     parser.add_argument("--stop-at", type=int, default=5, metavar="N", help="ends after N failures (default 5)")
     parser.add_argument("--no-shrink", action="store_true", help="prints failures as they were drawn")
+    parser.add_argument("--open", action="store_true", help="also what runs into the findings of open_findings.py")
     parser.add_argument("--case", help="repeats one configuration, given as JSON")
     return parser.parse_args()
 

@@ -33,8 +33,7 @@ double checked_logit_scale(std::string_view operation, const LogitParams& params
 }
 
 void check_logit_tensors(const LogitCheck& check, const LogitParams& params, std::int64_t heads) {
-  const auto check_input = [&](const NamedView& tensor) {
-    require_dtype(tensor, {check.dtype});
+  const auto require_readable = [&](const NamedView& tensor) {
     require_device(tensor, check.device, check.device_of);
     require_addressable(tensor);
   };
@@ -43,7 +42,7 @@ void check_logit_tensors(const LogitCheck& check, const LogitParams& params, std
     const std::int64_t entries = params.relative_table.rank == 2 ? params.relative_table.size(1) : 0;
     require_dtype(table, {check.dtype});
     require_broadcastable(table, {heads, entries});
-    check_input(table);
+    require_readable(table);
     require(params.relative_zero >= 0 && params.relative_zero < entries, check.operation, ": relative_zero ",
             params.relative_zero, " is not an entry of relative_table, which has ", entries);
   }
@@ -54,7 +53,7 @@ void check_logit_tensors(const LogitCheck& check, const LogitParams& params, std
     const NamedView vector{check.operation, name, view};
     require_dtype(vector, {check.dtype});
     require_shape(vector, {heads});
-    check_input(vector);
+    require_readable(vector);
   }
 }
 

@@ -17,7 +17,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PLACE = ROOT / "build" / "mutations"
-TREE, BUILD = PLACE / "tree", PLACE / "build"
+TREE = PLACE / "tree"
+BUILD = TREE / "build"  # where a checkout has it, so that ccache knows what is the same
 CASES = 20000
 
 

@@ -87,7 +87,7 @@ struct BiasElement {
       element.index[dimension] = static_cast<int>(rest % counts[dimension]);
       rest /= counts[dimension];
     }
-    return work;
+    return element;
   }
   __device__ Range sources(const TileSumArguments& args, int dimension, int count) const {
     return args.bias_shape[dimension] == 1 ? Range{0, count} : Range{index[dimension], index[dimension] + 1};

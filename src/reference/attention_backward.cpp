@@ -149,7 +149,7 @@ class BackwardHead {
 
   // g = d loss / d score(i, j), carried on to q, k and additive_v.
   void add_score_gradient(std::int64_t i, std::int64_t j, double g) const {
-    const CosineNorms norms = call_.params.score == Score::cosine ? cosine_norms(i, j) : CosineNorms{};
+    const CosineLengths lengths = call_.params.score == Score::cosine ? cosine_lengths(i, j) : CosineLengths{};
     for (std::int64_t d = 0; d < call_.shape.head_dim; ++d) {
       const double q = logits_.q(i, d), k = logits_.k(j, d);
       double dq = 0, dk = 0;
@@ -159,9 +159,9 @@ class BackwardHead {
           dk = g * q;
           break;
         case Score::cosine:
-          if (norms.q == 0 || norms.k == 0) return;
-          dq = g * (k / norms.k - norms.cosine * q / norms.q) / norms.q;
-          dk = g * (q / norms.q - norms.cosine * k / norms.k) / norms.k;
+          if (lengths.q == 0 || lengths.k == 0) return;
+          dq = g * (k / lengths.k - lengths.cosine * q / lengths.q) / lengths.q;
+          dk = g * (q / lengths.q - lengths.cosine * k / lengths.k) / lengths.k;
           break;
         case Score::additive: {
           const double t = std::tanh(q + k);
@@ -175,23 +175,12 @@ class BackwardHead {
     }
   }
 
-  struct CosineNorms {
+  struct CosineLengths {
     double q = 0, k = 0, cosine = 0;
   };
 
-  CosineNorms cosine_norms(std::int64_t i, std::int64_t j) const {
-    CosineNorms n;
-    double dot = 0;
-    for (std::int64_t d = 0; d < call_.shape.head_dim; ++d) {
-      const double q = logits_.q(i, d), k = logits_.k(j, d);
-      n.q += q * q;
-      n.k += k * k;
-      dot += q * k;
-    }
-    n.q = std::sqrt(n.q);
-    n.k = std::sqrt(n.k);
-    n.cosine = dot / (n.q * n.k);
-    return n;
+  CosineLengths cosine_lengths(std::int64_t i, std::int64_t j) const {
+    return {.q = logits_.length_q(i), .k = logits_.length_k(j), .cosine = logits_.score(i, j)};
   }
 
   const BackwardCall& call_;

@@ -33,6 +33,11 @@ class HeadLogits {
   // nothing else of a key that does not is ever read.
   double logit(std::int64_t i, std::int64_t j) const;
 
+  double score(std::int64_t i, std::int64_t j) const;
+  // The lengths that the cosine score divides by.
+  double length_q(std::int64_t i) const;
+  double length_k(std::int64_t j) const;
+
   // d logit(i, j) / d score(i, j).
   double logit_slope(std::int64_t i, std::int64_t j) const;
 
@@ -53,7 +58,6 @@ class HeadLogits {
 
  private:
   bool keeps(std::int64_t i, std::int64_t j) const;
-  double score(std::int64_t i, std::int64_t j) const;
 
   const LogitInputs& in_;
   std::int64_t sequence_, head_, kv_head_;

@@ -120,17 +120,20 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
     if (careful || !__syncthreads_or(any_not_finite<Columns / 8>(dk) || any_not_finite<Columns / 8>(dv))) break;
   }
 
+  int exponent[2] = {0, 0};
   if (shared.keeps_scores && first_column < args.head_columns) {
-    float inverse_norm[2];
+    float inverse_norm[2] = {0.0f, 0.0f};
     for (int half = 0; half < 2; ++half) {
       const int key = first_key + warp_row + fragment_row(2 * half);
-      inverse_norm[half] =
-          key < sequence.kv_visible ? rule.k_inverse_norm(sequence.entry, work.head, sequence.kv_begin + key) : 0.0f;
+      if (key >= sequence.kv_visible) continue;
+      inverse_norm[half] = rule.k_inverse_norm(sequence.entry, work.head, sequence.kv_begin + key);
+      exponent[half] = static_cast<int>(args.k_exponent(sequence.entry, work.head, sequence.kv_begin + key));
     }
     project_out<Compute, Columns / 8>(dk, along, inverse_norm, k_tile + warp_row * shared.head_pitch, shared.head_pitch,
                                       work.part);
   }
   multiply<Columns / 8>(dk, rule.scale);
+  if (shared.keeps_scores) scale_back<Columns / 8>(dk, exponent);
   const int row = sequence.kv_begin + first_key + warp_row, valid_rows = sequence.kv_len - first_key - warp_row;
   if (args.grad_k) {
     store_gradient<Columns / 8>(args.grad_k, dk, args.grad_k.offset(sequence.entry, work.head, row), valid_rows,

@@ -140,17 +140,20 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
     if (careful || !__syncthreads_or(any_not_finite<Columns / 8>(dq))) break;
   }
 
+  int exponent[2] = {0, 0};
   if (shared.keeps_scores) {
-    float inverse_norm[2];
+    float inverse_norm[2] = {0.0f, 0.0f};
     for (int half = 0; half < 2; ++half) {
       const int i = first_row + warp_row + fragment_row(2 * half);
-      inverse_norm[half] =
-          i < sequence.q_len ? rule.q_inverse_norm(sequence.entry, work.head, sequence.q_begin + i) : 0.0f;
+      if (i >= sequence.q_len) continue;
+      inverse_norm[half] = rule.q_inverse_norm(sequence.entry, work.head, sequence.q_begin + i);
+      exponent[half] = static_cast<int>(args.q_exponent(sequence.entry, work.head, sequence.q_begin + i));
     }
     project_out<Compute, Columns / 8>(dq, along, inverse_norm, q_tile + warp_row * shared.head_pitch, shared.head_pitch,
                                       work.part);
   }
   multiply<Columns / 8>(dq, rule.scale);
+  if (shared.keeps_scores) scale_back<Columns / 8>(dq, exponent);
   if (args.grad_q) {
     store_gradient<Columns / 8>(args.grad_q, dq,
                                 args.grad_q.offset(sequence.entry, work.head, sequence.q_begin + first_row + warp_row),

@@ -152,6 +152,12 @@ __device__ void multiply(WarpTile<N>& tile, float factor) {
   for_each_element<N>([&](int n, int e) { tile[n][e] *= factor; });
 }
 
+// The gradient of a vector x from that of x 2^-exponent.
+template <int N>
+__device__ void scale_back(WarpTile<N>& gradient, const int (&exponent)[2]) {
+  for_each_element<N>([&](int n, int e) { gradient[n][e] = ldexpf(gradient[n][e], -exponent[e / 2]); });
+}
+
 // Takes out of a gradient its part along the warp's own vectors: gradient -= own (along inverse_norm^2). A masked
 // vector, which may hold NaN, has nothing to take out.
 template <class Compute, int N>

@@ -20,19 +20,35 @@ struct WarpRow {
   }
 };
 
+// Of the power of two below the largest element; 0 for rows that stay as they are. A NaN counts for nothing in fmaxf.
+__device__ int row_exponent(const Matrix& x, std::int64_t offset) {
+  float largest = 0.0f;
+  for (int d = lane_index(); d < x.columns; d += 32) {
+    largest = fmaxf(largest, fabsf(load_as_float(x.data, x.dtype, offset + d)));
+  }
+  for (int lanes = 16; lanes > 0; lanes /= 2) largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, lanes));
+  if (largest == 0.0f || largest == INFINITY) return 0;
+  const int exponent = ilogbf(largest);
+  return x.dtype == DType::f16 ? min(exponent, 0) : exponent;
+}
+
 // One warp a row.
 __global__ void inverse_norm_kernel(const __grid_constant__ NormArguments args) {
   WarpRow warp_row;
   if (!warp_row.find(args.batch, args.heads, args.rows)) return;
-  const std::int64_t offset = args.x.offset(warp_row.entry, warp_row.head, warp_row.row);
+  const std::int64_t from = args.x.offset(warp_row.entry, warp_row.head, warp_row.row);
+  const std::int64_t to = args.scaled.offset(warp_row.entry, warp_row.head, warp_row.row);
+  const int exponent = row_exponent(args.x, from);
   float sum = 0.0f;
   for (int d = lane_index(); d < args.x.columns; d += 32) {
-    const float x = load_as_float(args.x.data, args.x.dtype, offset + d);
+    const float x = ldexpf(load_as_float(args.x.data, args.x.dtype, from + d), -exponent);
+    store_float(args.scaled.data, args.scaled.dtype, to + d, x);
     sum = fmaf(x, x, sum);
   }
   sum = warp_sum(sum);
   if (lane_index() == 0) {
     args.inverse_norm(warp_row.entry, warp_row.head, warp_row.row) = sum == 0.0f ? 0.0f : 1.0f / sqrtf(sum);
+    args.exponent(warp_row.entry, warp_row.head, warp_row.row) = static_cast<float>(exponent);
   }
 }
 

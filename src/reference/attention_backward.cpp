@@ -72,17 +72,17 @@ class BackwardHead {
         in_(in),
         to_(to),
         logits_(in.logits, sequence, head),
-        span_(logits_.span()),
-        batch_(span_.batch_entry),
+        range_(logits_.range()),
+        batch_(range_.batch_entry),
         head_(head),
         kv_head_(logits_.kv_head()) {}
 
   void run() const {
-    for (std::int64_t i = 0; i < span_.q_len; ++i) {
+    for (std::int64_t i = 0; i < range_.q_len; ++i) {
       const Row row = saved_row(i);
       if (row.lse == kMinusInfinity) continue;
       if (to_.sinks) to_.sinks(head_) += sink_gradient(row);
-      for (std::int64_t j = 0; j < span_.kv_len; ++j) {
+      for (std::int64_t j = 0; j < range_.kv_len; ++j) {
         const double s = logits_.logit(i, j);
         if (s != kMinusInfinity) add_pair(i, j, s, row);
       }
@@ -98,7 +98,7 @@ class BackwardHead {
   };
 
   Row saved_row(std::int64_t i) const {
-    const std::int64_t r = span_.q_begin + i;
+    const std::int64_t r = range_.q_begin + i;
     Row row{.lse = in_.lse(batch_, head_, r)};
     if (in_.grad_lse) row.grad_lse = in_.grad_lse(batch_, head_, r);
     if (in_.grad_entropy) {
@@ -119,7 +119,7 @@ class BackwardHead {
 
   // Everything that query i and key j add, s being their logit.
   void add_pair(std::int64_t i, std::int64_t j, double s, const Row& row) const {
-    const std::int64_t r = span_.q_begin + i, c = span_.kv_begin + j;
+    const std::int64_t r = range_.q_begin + i, c = range_.kv_begin + j;
     const double p = std::exp(s - row.lse);
     if (to_.column_mass) to_.column_mass(batch_, head_, c) += p;
     double dp = 0;
@@ -170,8 +170,8 @@ class BackwardHead {
           break;
         }
       }
-      if (to_.q) to_.q(batch_, head_, span_.q_begin + i, d) += dq;
-      if (to_.k) to_.k(batch_, kv_head_, span_.kv_begin + j, d) += dk;
+      if (to_.q) to_.q(batch_, head_, range_.q_begin + i, d) += dq;
+      if (to_.k) to_.k(batch_, kv_head_, range_.kv_begin + j, d) += dk;
     }
   }
 
@@ -187,7 +187,7 @@ class BackwardHead {
   const BackwardInputs& in_;
   const BackwardOutputs& to_;
   HeadLogits logits_;
-  SequenceSpan span_;
+  SequenceRange range_;
   std::int64_t batch_, head_, kv_head_;
 };
 

@@ -53,10 +53,10 @@ HeadLogits::HeadLogits(const LogitInputs& inputs, std::int64_t sequence, std::in
       sequence_(sequence),
       head_(head),
       kv_head_(head / inputs.shape.group()),
-      span_(sequence_span(inputs.shape, inputs.params, sequence)) {}
+      range_(sequence_range(inputs.shape, inputs.params, sequence)) {}
 
 bool HeadLogits::keeps(std::int64_t i, std::int64_t j) const {
-  const KeyRange range = key_range(span_, window_of(in_.params), i);  // causal, window and key length
+  const KeyRange range = key_range(range_, window_of(in_.params), i);  // causal, window and key length
   if (j < range.begin || j >= range.end) return false;
   if (in_.mask && !in_.mask(sequence_, head_, i, j)) return false;
   if (in_.block_mask && !in_.block_mask(sequence_, head_, i / in_.params.block_q, j / in_.params.block_kv)) {

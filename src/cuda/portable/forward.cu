@@ -19,7 +19,7 @@ namespace {
 // Everything that a call will launch, and the scratch memory it takes.
 struct ForwardPlan {
   NormArguments q_norms, k_norms;  // of the cosine score
-  ForwardKernel kernel;
+  ForwardKernelHandle kernel;
   ForwardArguments forward;
   InspectArguments inspect;
   std::size_t workspace_bytes = 0;

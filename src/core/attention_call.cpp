@@ -366,6 +366,7 @@ SequenceSpan sequence_span(const AttentionShape& shape, const AttentionParams& p
   } else if (params.kv_lengths.defined()) {
     span.kv_visible = read<std::int32_t, 1>(params.kv_lengths)(sequence);
   }
+  if (shape.origin.is_tile) span.shift = shape.origin.first_position - (span.kv_len - span.q_len);
   return span;
 }
 
@@ -377,7 +378,8 @@ KeyRange key_range(const SequenceSpan& span, const KeyWindow& window, std::int64
   if (window.right >= 0 && window.right < span.kv_len - position) {
     range.end = std::min(range.end, position + window.right + 1);
   }
-  if (window.left >= 0 && window.left < position) range.begin = position - window.left;
+  // The queries of a tile may be far to the right of its keys.
+  if (window.left >= 0 && window.left < position) range.begin = std::min(position - window.left, span.kv_visible);
   range.end = std::max(range.end, range.begin);
   return range;
 }

@@ -24,6 +24,7 @@ const std::map<std::string, std::set<std::string>> kMayInclude = {
     {"cpu", {"core"}},
     {"cuda", {"core"}},
     {"dispatch", {"core"}},
+    {"distributed", {"core", "dispatch"}},
     {"c_api", {"core", "dispatch"}},
     {"layers", {"core", "dispatch"}},
     {"models", {"core", "dispatch", "layers"}},

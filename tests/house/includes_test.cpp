@@ -25,6 +25,7 @@ const std::map<std::string, std::set<std::string>> kMayInclude = {
     {"cuda", {"core"}},
     {"dispatch", {"core"}},
     {"distributed", {"core", "dispatch"}},
+    {"mpi", {}},
     {"c_api", {"core", "dispatch"}},
     {"layers", {"core", "dispatch"}},
     {"models", {"core", "dispatch", "layers"}},

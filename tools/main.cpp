@@ -31,6 +31,7 @@ int main(int argc, char** argv) {
   rootdk::tools::add_attention_command(command);
   rootdk::tools::add_explain_command(command);
   rootdk::tools::add_bench_command(command);
+  rootdk::tools::add_plan_command(command);
   rootdk::tools::add_forward_command(command);
   rootdk::tools::add_generate_command(command);
   rootdk::tools::add_quantize_command(command);

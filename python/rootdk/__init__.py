@@ -45,8 +45,8 @@ __version__: str = _version().decode()
 
 
 def __getattr__(name: str) -> "_types.ModuleType":
-    """rootdk.torch and rootdk.huggingface need no import; their dependencies are imported on first use."""
-    if name in ("torch", "huggingface"):
+    """rootdk.torch, rootdk.huggingface and rootdk.distributed need no import; their dependencies are imported on first use."""
+    if name in ("torch", "huggingface", "distributed"):
         return _importlib.import_module("." + name, __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -51,5 +51,7 @@ nlohmann::ordered_json to_json(const BenchCase& bench, const BenchResult& result
 
 // Adds `bench model` to the verb.
 void add_model_bench(Command& bench);
+// Adds `bench distributed`.
+void add_distributed_bench(Command& bench);
 
 }  // namespace rootdk::tools

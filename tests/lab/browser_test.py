@@ -13,7 +13,7 @@ import tempfile
 
 SKIPPED = 77
 DESKTOP, PHONE = (1280, 900), (390, 844)
-CLAIMS = [1, 2, 3, 4, 6, 10, 11, 12, 13, 14, 15, 17, 19, 23]
+CLAIMS = [1, 2, 3, 4, 6, 7, 8, 10, 11, 12, 13, 14, 15, 17, 19, 20, 22, 23, 24, 26]
 
 try:
     from selenium import webdriver
@@ -126,6 +126,19 @@ def check_inspect(driver, name, canvases):
           const colours = new Set(); for (let i = 0; i < data.length; i += 4) colours.add(data[i] + ',' + data[i + 1]);
           return colours.size; })""")
     check(len(drawn) == canvases and min(drawn) > 1, f"{name}: maps with so many colours: {drawn}")
+    dead = driver.execute_script("""
+        return [...document.querySelectorAll('a[href^="#"]')].filter(a => !document.querySelector(a.getAttribute('href')))
+          .map(a => a.getAttribute('href'))""")
+    check(not dead, f"{name}: links that lead nowhere: {dead}")
+    # One colour scale: a weight of 1 is full colour in every map.
+    scale = driver.execute_script("""
+        const ink = channels(colour('--c0')), paper = channels(colour('--paper'));
+        return [...document.querySelectorAll('canvas')].every(canvas => {
+          const head = sides[canvas.dataset.side].heads[canvas.dataset.head];
+          const most = head.map.indexOf(Math.max(...head.map)), depth = Math.sqrt(Math.min(1, head.map[most]));
+          const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
+          return [0, 1, 2].every(c => Math.abs(data[4 * most + c] - (paper[c] + (ink[c] - paper[c]) * depth)) <= 1); })""")
+    check(scale, f"{name}: maps are not drawn to one scale")
     # The pointer over the upper left corner reads the weight of the first query on the first key.
     readout = driver.execute_script("""
         const canvas = document.querySelector('canvas'), box = canvas.getBoundingClientRect();
@@ -141,13 +154,16 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         lab, heads, pair = folder / "lab.html", folder / "heads.html", folder / "pair.html"
+        # A name that no phone has room for, and a model with more heads than the other.
+        far = folder / ("a-folder-with-a-name-that-goes-on-" * 4)
+        far.symlink_to((models / "gpt2").resolve())
         only = ",".join(str(claim) for claim in CLAIMS)
         ids = ",".join(str(i % 7 + i % 3) for i in range(24))
         subprocess.run([rootdk, "lab", "--quick", "--only", only, "--json", "--report", lab], check=True,
                        stdout=subprocess.DEVNULL)
         subprocess.run([rootdk, "inspect", models / "llama", "--ids", ids, "--report", heads], check=True,
                        stdout=subprocess.DEVNULL)
-        subprocess.run([rootdk, "inspect", models / "llama", "--ids", ids, "--compare", models / "gpt2", "--report", pair],
+        subprocess.run([rootdk, "inspect", models / "llama", "--ids", ids, "--compare", far, "--report", pair],
                        check=True, stdout=subprocess.DEVNULL)
         driver = open_browser(dark=False)
         try:

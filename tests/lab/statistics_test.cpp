@@ -62,7 +62,7 @@ TEST(Statistics, IntervalsCoverAsOftenAsTheySay) {
 // Scores of d_k = 16, whose excess kurtosis is 6 / 16, and normal numbers. Heavy tails cost a few percent of coverage.
 TEST(Statistics, KurtosisIntervalsCoverAsOftenAsTheySay) {
   Random random(12, 1);
-  constexpr int kTrials = 300, kSamples = 4000;
+  constexpr int kTrials = 200, kSamples = 2000;
   int normal = 0, scores = 0;
   for (int trial = 0; trial < kTrials; ++trial) {
     std::vector<double> values, sums(kSamples);

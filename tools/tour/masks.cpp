@@ -29,7 +29,7 @@ void show_masks(const Style& style) {
   print_beside(
       {masked("causal", {.causal = true}, style), masked("causal, window 2", {.causal = true, .window_left = 2}, style),
        masked("5 keys, padding", {.kv_lengths = length}, style),
-       masked("packed 3 + 5", {.causal = true, .q_starts = starts, .kv_starts = starts}, style)},
+       masked("packed 3+5, causal", {.causal = true, .q_starts = starts, .kv_starts = starts}, style)},
       style);
   print_line();
   print_text(

@@ -23,12 +23,19 @@ std::string label_html(HeadLabel label) {
          "</span>";
 }
 
+// A share of the weight, to two places.
+std::string share_text(double share) {
+  char text[16];
+  std::snprintf(text, sizeof text, "%.2f", share);
+  return text;
+}
+
 // The label with what it rests on: "local 0.71 (uniform 0.12, 120 rows)".
 std::string label_with_score(const LabelScore& label) {
   std::string html = label_html(label.label);
   if (label.label == HeadLabel::mixed) return html;
-  return html + " <b>" + number(label.score) + "</b> <span class=\"soft\">uniform " + number(label.chance) + ", " +
-         std::to_string(label.rows) + (label.rows == 1 ? " row" : " rows") + "</span>";
+  return html + " <b>" + share_text(label.score) + "</b> <span class=\"soft\">uniform " + share_text(label.chance) +
+         ", " + std::to_string(label.rows) + (label.rows == 1 ? " row" : " rows") + "</span>";
 }
 
 std::string place_of(const HeadProfile& head) {
@@ -127,8 +134,9 @@ void write_scores(std::ostream& html, const LabelScores& scores) {
   for (const LabelScore& score : scores) {
     if (score.rows == 0) continue;
     html << "<tr" << (score.significant ? "" : " class=\"soft\"") << "><td>" << name_of(score.label)
-         << "</td><td class=\"n\">" << number(score.score) << (score.significant ? " *" : "") << "</td><td class=\"n\">"
-         << number(score.chance) << "</td><td class=\"n\">" << score.rows << "</td></tr>";
+         << "</td><td class=\"n\">" << share_text(score.score) << (score.significant ? " *" : "")
+         << "</td><td class=\"n\">" << share_text(score.chance) << "</td><td class=\"n\">" << score.rows
+         << "</td></tr>";
   }
   html << "</table>";
 }
@@ -209,7 +217,8 @@ void write_rules(std::ostream& html, const Inspection& side) {
           "the weight it receives exceeds what uniform attention over the same mask would give it, from 1 (not at all) "
           "to "
        << number(kFullShade)
-       << " (full).</p><p>“Uniform” beside a score is what uniform attention over the same mask "
+       << " (full); where a head attends to near tokens, these are the late ones, which few other rows "
+          "see.</p><p>“Uniform” beside a score is what uniform attention over the same mask "
           "would score. A star marks a score that is significantly above it (for “broad”: above one half): the chance "
           "that any head of this model gets a star without cause is at most "
        << number(kFalseLabels) << ". A head gets a label where the score is significant and meets the rule:</p><table>";

@@ -120,25 +120,22 @@ def check_inspect(driver, name, canvases):
         document.querySelectorAll('canvas').forEach(canvas => canvas.scrollIntoView());
         document.querySelectorAll('canvas').forEach(draw)""")
     check_common(driver, name)
+    # For each map how many colours it has, and whether its largest weight has the shade of the common scale.
     drawn = driver.execute_script("""
+        const ink = channels(colour('--c0')), paper = channels(colour('--paper'));
         return [...document.querySelectorAll('canvas')].map(canvas => {
           const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
           const colours = new Set(); for (let i = 0; i < data.length; i += 4) colours.add(data[i] + ',' + data[i + 1]);
-          return colours.size; })""")
-    check(len(drawn) == canvases and min(drawn) > 1, f"{name}: maps with so many colours: {drawn}")
+          const map = sides[canvas.dataset.side].heads[canvas.dataset.head].map, most = map.indexOf(Math.max(...map));
+          const depth = Math.sqrt(Math.min(1, map[most]));
+          const to_scale = [0, 1, 2].every(c => Math.abs(data[4 * most + c] - (paper[c] + (ink[c] - paper[c]) * depth)) <= 1);
+          return [colours.size, to_scale]; })""")
+    check(len(drawn) == canvases and min(colours for colours, _ in drawn) > 1, f"{name}: maps with so many colours: {drawn}")
+    check(all(to_scale for _, to_scale in drawn), f"{name}: maps are not drawn to one scale: {drawn}")
     dead = driver.execute_script("""
         return [...document.querySelectorAll('a[href^="#"]')].filter(a => !document.querySelector(a.getAttribute('href')))
           .map(a => a.getAttribute('href'))""")
     check(not dead, f"{name}: links that lead nowhere: {dead}")
-    # One colour scale: a weight of 1 is full colour in every map.
-    scale = driver.execute_script("""
-        const ink = channels(colour('--c0')), paper = channels(colour('--paper'));
-        return [...document.querySelectorAll('canvas')].every(canvas => {
-          const head = sides[canvas.dataset.side].heads[canvas.dataset.head];
-          const most = head.map.indexOf(Math.max(...head.map)), depth = Math.sqrt(Math.min(1, head.map[most]));
-          const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
-          return [0, 1, 2].every(c => Math.abs(data[4 * most + c] - (paper[c] + (ink[c] - paper[c]) * depth)) <= 1); })""")
-    check(scale, f"{name}: maps are not drawn to one scale")
     # The pointer over the upper left corner reads the weight of the first query on the first key.
     readout = driver.execute_script("""
         const canvas = document.querySelector('canvas'), box = canvas.getBoundingClientRect();

@@ -130,7 +130,7 @@ void write_column_mass(std::ostream& html, const HeadProfile& head, const std::v
 
 // What every label scores, whether it is given or not.
 void write_scores(std::ostream& html, const LabelScores& scores) {
-  html << "<table class=\"scores\"><tr><th>weight on</th><th>score</th><th>uniform</th><th>rows</th></tr>";
+  html << "<table class=\"scores\"><tr><th>label</th><th>score</th><th>uniform</th><th>rows</th></tr>";
   for (const LabelScore& score : scores) {
     if (score.rows == 0) continue;
     html << "<tr" << (score.significant ? "" : " class=\"soft\"") << "><td>" << name_of(score.label)

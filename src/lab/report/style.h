@@ -35,7 +35,7 @@ details summary { cursor: pointer; color: var(--soft); } math { font-size: 1.08e
 .two { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 22rem), 1fr)); gap: 1rem; } .two .card { margin: 0; } ol.steps > li { margin: .5rem 0; }
 nav.verdicts { columns: 2; font-size: .92rem; } nav.verdicts a { display: block; text-decoration: none; color: var(--ink); padding: .12rem 0; }
 nav.verdicts b { display: inline-block; width: 1.1em; } b.holds-mark { color: var(--good); } b.correction-mark { color: var(--fix); } b.fails-mark { color: var(--bad); }
-@media (max-width: 40rem) { nav.verdicts { columns: 1; } main { padding: .7rem; } h1 { font-size: 1.5rem; } }
+@media (max-width: 40rem) { nav.verdicts { columns: 1; } td.n .soft { display: block; } main { padding: .7rem; } h1 { font-size: 1.5rem; } }
 )css";
 
 }  // namespace rootdk::lab

@@ -20,7 +20,7 @@ from ._abi import version as _version
 from ._attention import Explanation, attention, attention_backward, dropout_keeps, explain, merge_states
 from ._buffer import Buffer
 from ._errors import DeviceError, FileError, UnsupportedError
-from ._inspection import HeadProfile, Inspection, inspect
+from ._inspection import HeadProfile, Inspection, LabelScore, inspect
 from ._kv_cache import KvCache, KvSequence, KvUsage
 from ._models import Generation, Model, Token, load
 from ._positions import (
@@ -64,6 +64,7 @@ __all__ = [
     "KvCache",
     "KvSequence",
     "KvUsage",
+    "LabelScore",
     "Model",
     "RopeParams",
     "Token",

@@ -1,7 +1,9 @@
 #pragma once
 
-// Products with stored weights: linear_table.h says what they promise. Included once per target: internal linkage.
+// Products with stored weights that are floats: LinearBlock in linear_table.h says what they promise. Included once per
+// target: internal linkage.
 
+#include "cpu/kernel/linear_integers.h"
 #include "cpu/kernel/linear_weights.h"
 
 namespace rootdk::cpu {
@@ -33,7 +35,6 @@ inline void finish_row(const LinearBlock& block, int row, int out, int count, co
     for (int i = 0; i < some; ++i) {
       const int o = out + done + i;
       float y = sums[i];
-      if (block.kind == WeightKind::i8) y *= block.row_scales[o];
       if (block.bias) y += block.bias[o];
       block.y[row * block.y_stride + o] = y;
     }
@@ -79,9 +80,8 @@ inline void direct_rows(const LinearBlock& block) {
   for (; out < block.outs; ++out) direct_tile<Weights, kRows, 1>(block, out);
 }
 
-template <class Integers>
-void direct_block(const LinearBlock& block) {
-  with_weights<Integers>(block.kind, [&]<class Weights>() {
+inline void direct_block(const LinearBlock& block) {
+  with_weights(block.kind, [&]<class Weights>() {
     switch (block.rows) {
       case 1: return direct_rows<Weights, 1, 8>(block);
       case 2: return direct_rows<Weights, 2, 4>(block);
@@ -144,10 +144,9 @@ inline void panel_rows(const LinearBlock& block, const float* panel, int row) {
   for (int r = 0; r < kRows; ++r) finish_row(block, row + r, 0, block.outs, waiting[r]);
 }
 
-template <class Integers>
 inline void widen_panel(const LinearBlock& block, float* panel) {
   const int64_t columns = block.columns, stride = padded_columns(columns);
-  with_weights<Integers>(block.kind, [&]<class Weights>() {
+  with_weights(block.kind, [&]<class Weights>() {
     for (int o = 0; o < block.outs; ++o) {
       const Weights weights(block, o);
       float* row = panel + o * stride;
@@ -161,10 +160,9 @@ inline void widen_panel(const LinearBlock& block, float* panel) {
   }
 }
 
-template <class Integers>
-void panel_block(const LinearBlock& block) {
+inline void panel_block(const LinearBlock& block) {
   auto* panel = static_cast<float*>(block.scratch);
-  widen_panel<Integers>(block, panel);
+  widen_panel(block, panel);
   int row = 0;
   for (; row + kTileRows <= block.rows; row += kTileRows) panel_rows<kTileRows>(block, panel, row);
   for (; row + 2 <= block.rows; row += 2) panel_rows<2>(block, panel, row);
@@ -175,9 +173,11 @@ inline size_t panel_bytes(int64_t columns) {
   return static_cast<size_t>(padded_columns(columns)) * kPanelOuts * sizeof(float);
 }
 
-template <class Integers>
+template <class Dots>
 constexpr LinearTable linear_functions() {
-  return {.direct = direct_block<Integers>, .panel = panel_block<Integers>, .panel_bytes = panel_bytes};
+  LinearTable table{.direct = direct_block, .panel = panel_block, .panel_bytes = panel_bytes};
+  add_integer_functions<Dots>(table);
+  return table;
 }
 
 }  // namespace

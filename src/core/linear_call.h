@@ -32,6 +32,7 @@ constexpr std::int64_t groups_of(std::int64_t rows) { return (rows + kWeightGrou
 struct WeightMatrix {
   WeightFormat format = WeightFormat::f32;
   std::int64_t rows = 0, columns = 0;
+  bool rounds_x = false;  // bf16: what they multiply is rounded to bf16 first
   const void* data = nullptr;
   const float* row_scales = nullptr;            // i8: [rows]
   const std::uint16_t* block_scales = nullptr;  // i4: bf16 [groups, blocks, 16]

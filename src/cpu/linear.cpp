@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <utility>
+#include <vector>
 
 #include "core/linear_call.h"
 #include "cpu/decode_targets.h"
@@ -15,6 +17,7 @@ namespace {
 constexpr std::size_t kMaxTargets = 8;
 constexpr std::int64_t kDirectOuts = 64;   // outputs of a task with few rows
 constexpr std::int64_t kIntegerOuts = 64;  // outputs of a task with integer weights
+constexpr std::int64_t kNarrowOuts = 64;   // outputs of a task with bf16 weights that round x
 constexpr std::int64_t kSpreadRows = 8;    // rows that one thread makes integers of sooner than another wakes up
 constexpr std::int64_t kPanelRows = 512;   // rows of a task with many: their x stays in the last cache
 constexpr std::int64_t kSmall = 1 << 16;   // multiply-adds that are done sooner than another thread wakes up
@@ -73,6 +76,58 @@ class FloatRun {
   const LinearTable& kernels_;
   bool direct_;
   std::int64_t outs_, rows_;
+};
+
+// bf16 weights that round x. A target without their products widens the rounded numbers again.
+class NarrowRun {
+ public:
+  NarrowRun(const LinearCall& call, const LinearTable& kernels) : call_(call), kernels_(kernels) {}
+
+  void run() const {
+    const std::int64_t columns = call_.weight.columns;
+    // One line longer than a multiple of the first cache's ways: rows that lie a power of two apart share its sets.
+    const std::int64_t stride = (columns + 63) / 64 * 64 + 32;
+    Workspace memory(Workspace::aligned(static_cast<std::size_t>(call_.rows * stride) * sizeof(std::uint16_t)));
+    auto* x = memory.take<std::uint16_t>(static_cast<std::size_t>(call_.rows * stride));
+    Executor& executor = executor_of(call_);
+    const int rounders = call_.rows < kSpreadRows ? 1 : executor.threads();
+    spread_tasks(executor, rounders, call_.rows, [&](std::int64_t, std::int64_t row) {
+      kernels_.round_bf16(call_.x + row * columns, columns, x + row * stride);
+    });
+    if (!kernels_.narrow) return run_widened(x, stride);
+
+    const std::int64_t cuts = (call_.weight.rows + kNarrowOuts - 1) / kNarrowOuts;
+    const std::int64_t tasks = cuts * ((call_.rows + kPanelRows - 1) / kPanelRows);
+    spread_tasks(executor, workers_of(call_, executor, tasks), tasks, [&](std::int64_t, std::int64_t task) {
+      const std::int64_t out = task % cuts * kNarrowOuts, row = task / cuts * kPanelRows;
+      const WeightMatrix& w = call_.weight;
+      kernels_.narrow({.x = x + row * stride,
+                       .x_stride = stride,
+                       .rows = static_cast<int>(std::min(kPanelRows, call_.rows - row)),
+                       .columns = columns,
+                       .w = static_cast<const std::uint16_t*>(w.data) + out * columns,
+                       .outs = static_cast<int>(std::min(kNarrowOuts, w.rows - out)),
+                       .bias = call_.bias ? call_.bias + out : nullptr,
+                       .y = call_.y + row * w.rows + out,
+                       .y_stride = w.rows});
+    });
+  }
+
+ private:
+  void run_widened(const std::uint16_t* x, std::int64_t stride) const {
+    const std::int64_t columns = call_.weight.columns;
+    std::vector<float> widened(static_cast<std::size_t>(call_.rows * columns));
+    for (std::int64_t i = 0; i < call_.rows * columns; ++i) {
+      widened[static_cast<std::size_t>(i)] =
+          std::bit_cast<float>(static_cast<std::uint32_t>(x[i / columns * stride + i % columns]) << 16);
+    }
+    LinearCall call = call_;
+    call.x = widened.data();
+    FloatRun(call, kernels_).run();
+  }
+
+  const LinearCall& call_;
+  const LinearTable& kernels_;
 };
 
 // Integer weights: the rows of x become integers first.
@@ -143,6 +198,8 @@ void run(const LinearCall& call, const LinearTable& kernels) {
   if (call.rows == 0 || call.weight.rows == 0) return;
   if (is_integer(call.weight.format)) {
     IntegerRun(call, kernels).run();
+  } else if (call.weight.rounds_x) {
+    NarrowRun(call, kernels).run();
   } else {
     FloatRun(call, kernels).run();
   }

@@ -28,6 +28,20 @@ struct LinearBlock {
   void* scratch = nullptr;  // panel: panel_bytes(columns), 64-byte aligned
 };
 
+// Rows of x that are rounded to bf16 against rows of bf16 weights. The promise is that of LinearBlock, with pairs of
+// columns for columns.
+struct NarrowBlock {
+  const uint16_t* x = nullptr;  // [rows, columns], rows x_stride apart
+  int64_t x_stride = 0;
+  int rows = 0;
+  int64_t columns = 0;
+  const uint16_t* w = nullptr;  // [outs, columns]
+  int outs = 0;
+  const float* bias = nullptr;  // [outs], or null
+  float* y = nullptr;
+  int64_t y_stride = 0;
+};
+
 // Rows of x as integers, in blocks of 32 columns: what integer weights multiply. src/reference/linear.cpp defines them.
 struct IntegerRows {
   int8_t* bytes = nullptr;   // [rows, blocks, 32]
@@ -65,6 +79,10 @@ struct LinearTable {
   // Many rows: up to kPanelOuts rows of weights are widened once.
   void (*panel)(const LinearBlock& block) = nullptr;
   size_t (*panel_bytes)(int64_t columns) = nullptr;
+  // Any number of rows; null where the target has no products of bf16.
+  void (*narrow)(const NarrowBlock& block) = nullptr;
+  // `count` numbers as bf16.
+  void (*round_bf16)(const float* x, int64_t count, uint16_t* to) = nullptr;
   // One row of x as integers: the fields of `to` point to the row.
   void (*round_row)(const float* x, int64_t columns, const IntegerRows& to) = nullptr;
   bool wants_pairs = false;  // IntegerRows::pairs
@@ -76,7 +94,7 @@ struct LinearTable {
 const LinearTable& baseline_linear();
 const LinearTable& avx2_linear();
 const LinearTable& avx512_linear();
-const LinearTable& avx512vnni_linear();
+const LinearTable& avx512bf16_linear();
 const LinearTable& neon_linear();
 
 }  // namespace rootdk::cpu

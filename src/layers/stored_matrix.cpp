@@ -75,15 +75,22 @@ class RowQuantiser {
       const auto scale = static_cast<std::size_t>(integer_at(to_, from_.columns, row, k).scale);
       halves_of_block(row_.data() + k, integers_.data() + k, made_.block_scales[scale]);
     }
-    for (std::int64_t i = 0; i < from_.columns; ++i) {
-      const IntegerAt at = integer_at(to_, from_.columns, row, i);
-      const int integer = integers_[static_cast<std::size_t>(i)] + (to_ == WeightFormat::i4 ? 8 : 0);
-      std::uint8_t& byte = made_.data[static_cast<std::size_t>(at.byte)];
-      byte = static_cast<std::uint8_t>(to_ == WeightFormat::i4 ? byte | integer << at.shift : integer);
-    }
+    for (std::int64_t k = 0; k < from_.columns; k += kWeightQuad) scatter(row, k);
   }
 
  private:
+  // The quad of columns from k on, whose bytes lie side by side.
+  void scatter(std::int64_t row, std::int64_t k) {
+    const IntegerAt at = integer_at(to_, from_.columns, row, k);
+    std::uint8_t* bytes = made_.data.data() + at.byte;
+    const std::int8_t* integers = integers_.data() + k;
+    const std::int64_t count = std::min(kWeightQuad, from_.columns - k);
+    for (std::int64_t i = 0; i < count; ++i) {
+      bytes[i] =
+          static_cast<std::uint8_t>(to_ == WeightFormat::i4 ? bytes[i] | (integers[i] + 8) << at.shift : integers[i]);
+    }
+  }
+
   const WeightMatrix& from_;
   WeightFormat to_;
   Integers& made_;

@@ -1,4 +1,5 @@
 // The specification of a product with stored weights: y = x W^T + b, each sum in double, rounded once.
+// bf16 weights that ask for it (WeightMatrix::rounds_x) multiply x rounded to bf16.
 //
 // Integer weights multiply integers. A row of x is rounded first, in blocks of 32 columns: the largest magnitude m of a
 // block becomes 127, x the integer nearest to x * (127 / m), halves to even, and the integers count m / 127. These
@@ -40,6 +41,9 @@ std::vector<double> activations(const LinearCall& call, std::int64_t row) {
   const std::int64_t columns = call.weight.columns;
   const float* x = call.x + row * columns;
   std::vector<double> numbers(x, x + columns);
+  if (call.weight.rounds_x) {
+    for (double& number : numbers) number = static_cast<float>(BFloat16(static_cast<float>(number)));
+  }
   if (!is_integer(call.weight.format)) return numbers;
   for (std::int64_t k = 0; k < columns; k += kWeightBlock) {
     round_block(x + k, std::min(kWeightBlock, columns - k), numbers.data() + k);

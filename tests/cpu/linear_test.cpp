@@ -22,11 +22,11 @@ struct Weights {
   std::vector<float> row_scales;
   WeightMatrix matrix;
 
-  Weights(WeightFormat format, std::int64_t rows, std::int64_t columns, std::uint32_t seed) {
+  Weights(WeightFormat format, std::int64_t rows, std::int64_t columns, std::uint32_t seed, bool rounds_x = false) {
     std::mt19937 random(seed);
     std::normal_distribution<float> normal;
     std::uniform_int_distribution<int> byte(-127, 127);
-    matrix = {.format = format, .rows = rows, .columns = columns};
+    matrix = {.format = format, .rows = rows, .columns = columns, .rounds_x = rounds_x};
     for (std::int64_t i = 0; i < rows * columns; ++i) {
       const float w = normal(random);
       f32.push_back(w);
@@ -70,8 +70,13 @@ std::vector<float> product(const WeightMatrix& weight, std::span<const float> x,
   return y;
 }
 
-constexpr WeightFormat kFormats[] = {WeightFormat::f32, WeightFormat::bf16, WeightFormat::f16, WeightFormat::i8,
-                                     WeightFormat::i4};
+// Every format, and bf16 weights that round x.
+struct Kind {
+  WeightFormat format;
+  bool rounds_x = false;
+};
+constexpr Kind kKinds[] = {{WeightFormat::f32}, {WeightFormat::bf16}, {WeightFormat::bf16, true},
+                           {WeightFormat::f16}, {WeightFormat::i8},   {WeightFormat::i4}};
 
 class LinearTarget : public ::testing::TestWithParam<std::string_view> {
  protected:
@@ -98,12 +103,12 @@ TEST_P(LinearTarget, AgreesWithTheReference) {
                              {13, 33, 1056},
                              {64, 20, 64},
                              {530, 3, 32}}) {
-    for (const WeightFormat format : kFormats) {
+    for (const auto& [format, rounds_x] : kKinds) {
       SCOPED_TRACE(testing::Message() << shape.rows << " x " << shape.outs << " x " << shape.columns << " format "
-                                      << static_cast<int>(format));
+                                      << static_cast<int>(format) << (rounds_x ? " rounds x" : ""));
       // Only blocks of i4 ask for multiples of 32.
       const std::int64_t columns = format == WeightFormat::i4 ? shape.columns : shape.columns - 3;
-      const Weights weights(format, shape.outs, columns, 1);
+      const Weights weights(format, shape.outs, columns, 1, rounds_x);
       const std::vector<float> x = normal_numbers(shape.rows * columns, 2), bias = normal_numbers(shape.outs, 3);
       const std::vector<float> expected = product(weights.matrix, x, bias.data(), "reference");
       const std::vector<float> found = product(weights.matrix, x, bias.data(), GetParam());
@@ -120,11 +125,12 @@ TEST_P(LinearTarget, AgreesWithTheReference) {
 }
 
 TEST_P(LinearTarget, ARowDoesNotDependOnTheOthersOrOnThreads) {
-  for (const WeightFormat format : kFormats) {
+  for (const auto& [format, rounds_x] : kKinds) {
     for (const std::int64_t columns : {std::int64_t{64}, std::int64_t{1120}}) {
-      SCOPED_TRACE(testing::Message() << "format " << static_cast<int>(format) << " columns " << columns);
+      SCOPED_TRACE(testing::Message() << "format " << static_cast<int>(format) << " rounds x " << rounds_x
+                                      << " columns " << columns);
       const std::int64_t outs = 75, most = 33;
-      const Weights weights(format, outs, columns, 4);
+      const Weights weights(format, outs, columns, 4, rounds_x);
       const std::vector<float> x = normal_numbers(most * columns, 5), bias = normal_numbers(outs, 6);
       std::vector<float> alone;
       for (std::int64_t row = 0; row < most; ++row) {
@@ -167,7 +173,9 @@ TEST_P(LinearTarget, BlocksOfOddNumbers) {
       const float e = expected[static_cast<std::size_t>(i)], f = found[static_cast<std::size_t>(i)];
       EXPECT_EQ(std::isnan(e), row == 3 || row == 5) << i;
       EXPECT_EQ(std::isnan(f), std::isnan(e)) << i;
-      if (!std::isnan(e)) EXPECT_NEAR(f, e, 1e-4 * (1 + std::abs(e))) << i;
+      if (!std::isnan(e)) {
+        EXPECT_NEAR(f, e, 1e-4 * (1 + std::abs(e))) << i;
+      }
     }
   }
 }

@@ -27,7 +27,8 @@ inline void lane_sums(const Vec* vectors, int count, float* sums) {
 }
 
 // Outputs [out, out + count) of one row from their accumulators.
-inline void finish_row(const LinearBlock& block, int row, int out, int count, const Vec* accumulators) {
+template <class Block>
+inline void finish_row(const Block& block, int row, int out, int count, const Vec* accumulators) {
   float sums[kWidth];
   for (int done = 0; done < count; done += kWidth) {
     const int some = smaller(kWidth, count - done);
@@ -91,25 +92,26 @@ inline void direct_block(const LinearBlock& block) {
   });
 }
 
-// A panel has rows of padded f32 weights; a tile goes over a chunk of its columns, so that the x of a tile stays in the
-// first cache, and its accumulators wait in memory for the next chunk.
+// A panel holds f32 weights in tiles of kTileOuts outputs: [tile, vector of columns, output, kWidth], one after another
+// in memory, since rows that lie a power of two apart fall into the same sets of the first cache and drive each other
+// out. A tile goes over a chunk of the columns, so that the x of a tile stays in the first cache, and its accumulators
+// wait in memory for the next chunk.
 constexpr int kTileRows = Simd::kPanelVectors == 4 ? 6 : 3;
 constexpr int kTileOuts = 4;
-constexpr int64_t kChunkColumns = 512;
+constexpr int64_t kChunkColumns = 2048;
 
 inline int64_t padded_columns(int64_t columns) { return (columns + kWidth - 1) / kWidth * kWidth; }
 
 template <int kRows>
-inline void panel_tile(const float* x, int64_t x_stride, const float* w, int64_t w_stride, int64_t columns,
-                       Vec (*waiting)[kPanelOuts]) {
+inline void panel_tile(const float* x, int64_t x_stride, const float* w, int64_t columns, Vec (*waiting)[kPanelOuts]) {
   Vec sums[kRows][kTileOuts];
   for (int r = 0; r < kRows; ++r) {
     for (int o = 0; o < kTileOuts; ++o) sums[r][o] = waiting[r][o];
   }
   int64_t k = 0;
-  for (; k + kWidth <= columns; k += kWidth) {
+  for (; k + kWidth <= columns; k += kWidth, w += kTileOuts * kWidth) {
     Vec weights[kTileOuts];
-    for (int o = 0; o < kTileOuts; ++o) weights[o] = Simd::load(w + o * w_stride + k);
+    for (int o = 0; o < kTileOuts; ++o) weights[o] = Simd::load(w + o * kWidth);
     for (int r = 0; r < kRows; ++r) {
       const Vec row = Simd::load(x + r * x_stride + k);
       for (int o = 0; o < kTileOuts; ++o) sums[r][o] = Simd::fma(row, weights[o], sums[r][o]);
@@ -118,7 +120,7 @@ inline void panel_tile(const float* x, int64_t x_stride, const float* w, int64_t
   if (const int rest = static_cast<int>(columns - k); rest > 0) {
     for (int r = 0; r < kRows; ++r) {
       const Vec row = Simd::load_first(x + r * x_stride + k, rest);
-      for (int o = 0; o < kTileOuts; ++o) sums[r][o] = Simd::fma(row, Simd::load(w + o * w_stride + k), sums[r][o]);
+      for (int o = 0; o < kTileOuts; ++o) sums[r][o] = Simd::fma(row, Simd::load(w + o * kWidth), sums[r][o]);
     }
   }
   for (int r = 0; r < kRows; ++r) {
@@ -137,7 +139,7 @@ inline void panel_rows(const LinearBlock& block, const float* panel, int row) {
   for (int64_t k = 0; k < columns; k += kChunkColumns) {
     const int64_t here = columns - k < kChunkColumns ? columns - k : kChunkColumns;
     for (int o = 0; o < block.outs; o += kTileOuts) {
-      panel_tile<kRows>(x + k, columns, panel + o * stride + k, stride, here,
+      panel_tile<kRows>(x + k, columns, panel + o * stride + k * kTileOuts, here,
                         reinterpret_cast<Vec(*)[kPanelOuts]>(&waiting[0][o]));
     }
   }
@@ -149,14 +151,18 @@ inline void widen_panel(const LinearBlock& block, float* panel) {
   with_weights(block.kind, [&]<class Weights>() {
     for (int o = 0; o < block.outs; ++o) {
       const Weights weights(block, o);
-      float* row = panel + o * stride;
+      float* row = panel + o / kTileOuts * kTileOuts * stride + o % kTileOuts * kWidth;
       int64_t k = 0;
-      for (; k + kWidth <= columns; k += kWidth) Simd::store(row + k, weights.load(k));
-      if (k < columns) Simd::store(row + k, weights.load_first(k, static_cast<int>(columns - k)));
+      for (; k + kWidth <= columns; k += kWidth, row += kTileOuts * kWidth) {
+        __builtin_prefetch(static_cast<const char*>(weights.address(k)) + block.row_bytes, 0, 2);
+        Simd::store(row, weights.load(k));
+      }
+      if (k < columns) Simd::store(row, weights.load_first(k, static_cast<int>(columns - k)));
     }
   });
   for (int o = block.outs; o < round_up(block.outs, kTileOuts); ++o) {
-    for (int64_t k = 0; k < stride; k += kWidth) Simd::store(panel + o * stride + k, Simd::zero());
+    float* row = panel + o / kTileOuts * kTileOuts * stride + o % kTileOuts * kWidth;
+    for (int64_t k = 0; k < stride; k += kWidth, row += kTileOuts * kWidth) Simd::store(row, Simd::zero());
   }
 }
 
@@ -173,9 +179,17 @@ inline size_t panel_bytes(int64_t columns) {
   return static_cast<size_t>(padded_columns(columns)) * kPanelOuts * sizeof(float);
 }
 
+inline void round_bf16(const float* x, int64_t count, uint16_t* to) {
+  int64_t i = 0;
+  for (; i + kWidth <= count; i += kWidth) Simd::store_bf16(to + i, Simd::load(x + i));
+  if (const int rest = static_cast<int>(count - i); rest > 0) {
+    Simd::store_bf16_first(to + i, Simd::load_first(x + i, rest), rest);
+  }
+}
+
 template <class Dots>
 constexpr LinearTable linear_functions() {
-  LinearTable table{.direct = direct_block, .panel = panel_block, .panel_bytes = panel_bytes};
+  LinearTable table{.direct = direct_block, .panel = panel_block, .panel_bytes = panel_bytes, .round_bf16 = round_bf16};
   add_integer_functions<Dots>(table);
   return table;
 }

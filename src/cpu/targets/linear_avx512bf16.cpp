@@ -1,7 +1,7 @@
-// Products with stored weights on processors with avx512 and its byte products: see src/cpu/README.md.
+// Products with stored weights on the avx512bf16 target, which has products of bytes too: see src/cpu/README.md.
 #include "cpu/simd/avx512.h"
 // The vector comes first.
-#include "cpu/kernel/linear.h"
+#include "cpu/kernel/linear_bf16.h"
 
 namespace rootdk::cpu {
 namespace {
@@ -42,8 +42,12 @@ struct VnniDots {
 
 }  // namespace
 
-const LinearTable& avx512vnni_linear() {
-  static constexpr LinearTable kTable = linear_functions<VnniDots>();
+const LinearTable& avx512bf16_linear() {
+  static constexpr LinearTable kTable = [] {
+    LinearTable table = linear_functions<VnniDots>();
+    table.narrow = narrow_block;
+    return table;
+  }();
   return kTable;
 }
 

@@ -47,5 +47,6 @@ const LinearTable& baseline_linear();
 const LinearTable& avx2_linear();
 const LinearTable& avx512_linear();
 const LinearTable& neon_linear();
+const LinearTable& wasm_linear();
 
 }  // namespace rootdk::cpu

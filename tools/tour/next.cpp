@@ -43,6 +43,7 @@ void show_next(const Style& style) {
   Table table(2);
   const auto add = [&](const char* command, const char* what) { table.add({style.green(command), what}); };
   add("build/rootdk lab --report report.html", "27 claims about attention, measured on this machine");
+  add("build/rootdk live", "a page that runs the library and a model in your browser");
   add("build/rootdk inspect MODEL --prompt TEXT", "what every head of a checkpoint does");
   add("build/rootdk explain --q-len 4096 --causal", "which kernel a call uses here, and why no other");
   add("build/rootdk attention CASE --out FILE", "forward, backward and statistics on your own tensors");

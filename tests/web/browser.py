@@ -71,8 +71,14 @@ class Page:
         """Waits for the frame in which changes are shown."""
         self.driver.execute_async_script("const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 0)))")
 
+    def click(self, selector):
+        """A real click, in the middle of the screen: the line at the bottom covers what lies under it."""
+        element = self.driver.find_element(By.CSS_SELECTOR, selector)
+        self.script("arguments[0].scrollIntoView({block: 'center'})", element)
+        element.click()
+
     def show(self, view):
-        self.driver.find_element(By.CSS_SELECTOR, f'[data-view="{view}"]').click()
+        self.click(f'[data-view="{view}"]')
         self.settle()
 
     def check_common(self, name):
@@ -98,7 +104,7 @@ class Page:
         self.settle()
 
     def choose(self, group, value):
-        self.driver.find_element(By.CSS_SELECTOR, f'[role=radiogroup][aria-label="{group}"] [data-value="{value}"]').click()
+        self.click(f'[role=radiogroup][aria-label="{group}"] [data-value="{value}"]')
         self.settle()
 
     def screenshot(self, path):

@@ -113,7 +113,7 @@ def compare_synthetic(page, native, name):
 
 def check_knobs(page, native, name):
     page.show("knobs")
-    page.driver.find_element(By.ID, "reset").click()
+    page.click("#reset")
     page.settle()
     compare_synthetic(page, native, f"{name} at rest")
     for knob, value in (("d_k", 7), ("temperature", -1), ("softcap", 5), ("window", 12), ("dropout", 0.5), ("free scale", -2)):
@@ -125,22 +125,20 @@ def check_knobs(page, native, name):
         for value in values:
             page.choose(group, value)
             compare_synthetic(page, native, f"{name} {group} {value}")
-    page.driver.find_element(By.ID, "draw").click()
+    page.click("#draw")
     page.settle()
     compare_synthetic(page, native, f"{name} drawn again")
-    page.driver.find_element(By.ID, "reset").click()
+    page.click("#reset")
     page.settle()
 
     # "Without the root" runs the model again; a removed head changes its logits.
-    page.script("delete rootdkLive.views.get('knobs').changed")
-    page.driver.find_element(By.ID, "no-root").click()
-    page.until("return Boolean(rootdkLive.views.get('knobs').changed)", f"{name}: the model does not run")
-    for changed, knobs in (("without the root", {"scale": "none"}), ("head removed", {"removed": [[1, 2]]})):
-        if "removed" in knobs:
-            page.driver.find_element(By.ID, "reset").click()
-            page.settle()
-            page.script("delete rootdkLive.views.get('knobs').changed; document.querySelector('.remove [data-layer=\"1\"][data-head=\"2\"]').click()")
-            page.until("return Boolean(rootdkLive.views.get('knobs').changed)", f"{name}: the model does not run")
+    changes = (("without the root", {"scale": "none"}, "#no-root", "knobs.scale === 'none'"),
+               ("head removed", {"removed": [[1, 2]]}, '.remove [data-layer="1"][data-head="2"]', "knobs.removed.length === 1"))
+    for changed, knobs, button, applied in changes:
+        page.click("#reset")
+        page.until("return rootdkLive.views.get('knobs').changed?.knobs.scale === 'model'", f"{name}: the model does not run")
+        page.click(button)
+        page.until(f"return rootdkLive.views.get('knobs').changed.{applied}", f"{name}: {changed}: the model does not run")
         logits = page.script("return [...rootdkLive.views.get('knobs').changed.arrays.logits.values]")
         answer = native.request(do="run", text=page.script("return rootdkLive.state.text"), knobs=knobs)
         expect_close(logits, native.array(answer, "logits"), f"{name}: logits {changed}", 1e-4)
@@ -170,9 +168,9 @@ def check_claims(page, native, name, everything):
             check(a == b or abs(a - b) <= 1e-5 + 1e-3 * abs(b), f"{name}: claim {id} measures {a}, natively {b}")
     page.script("document.querySelector('.claims [data-id=\"1\"]').click()")
     page.until("return document.querySelector('.claim').dataset.shown === '1 1'", f"{name}: claim 1")
-    page.driver.find_element(By.ID, "again").click()
+    page.click("#again")
     page.until("return document.querySelector('.claim').dataset.shown === '1 2'", f"{name}: claim 1 with a new seed")
-    page.driver.find_element(By.ID, "to-knobs").click()
+    page.click("#to-knobs")
     page.settle()
     check(page.script("return [rootdkLive.state.view, rootdkLive.state.scale]") == ["knobs", "none"], f"{name}: a claim sets the knobs")
 
@@ -189,7 +187,7 @@ def check_zero(page, name):
         check(filled > 0, f"{name}: step {step} has no picture")
         page.check_common(f"{name} step {step + 1}")
         if step + 1 < steps:
-            page.driver.find_element(By.ID, "next").click()
+            page.click("#next")
             page.settle()
 
 
@@ -218,7 +216,7 @@ def check_exports(page, name, folder):
 def check_link(page, name, size, dark):
     page.script("rootdkLive.change({view: 'row', layer: 3, head: 2, query: 4, text: 'To be, or not to be'})")
     page.settle()
-    page.driver.find_element(By.ID, "share").click()
+    page.click("#share")
     page.until("return location.hash.includes('layer=3')", f"{name}: the link")
     page.open(size, dark, page.script("return location.hash"))
     state = page.script("const {view, layer, head, query, text} = rootdkLive.state; return [view, layer, head, query, text]")

@@ -6,6 +6,8 @@ function filled(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes || {})) {
     if (name.startsWith('on'))
       element.addEventListener(name.slice(2), value);
+    else if (name.startsWith('aria-'))
+      element.setAttribute(name, value);
     else if (value === true)
       element.setAttribute(name, '');
     else if (value !== false && value != null)
@@ -64,7 +66,7 @@ export function chooser(label, choices, current, onchange) {
           'button', {
             type: 'button',
             role: 'radio',
-            'data-value': value,
+            'data-value': String(value),
             title: hint,
             onclick: () => {
               set(value);

@@ -171,7 +171,8 @@ export class KnobsView {
       this.before.replaceChildren(html('span', {class: 'soft'}, '… '), goOn({}).text);
       const changed = this.modelKnobs();
       this.after.replaceChildren(html('span', {class: 'soft'}, '… '), goOn(changed).text);
-      const result = this.changed = engine.request({do: 'run', text, knobs: changed, next: 8});
+      const result = engine.request({do: 'run', text, knobs: changed, next: 8});
+      this.changed = {...result, knobs: changed};
       const before = now.logits, after = result.arrays.logits.values;
       let most = 0;
       for (let i = 0; i < before.length; ++i) most = Math.max(most, Math.abs(after[i] - before[i]));

@@ -76,8 +76,8 @@ class Run {
 }
 
 const kViews = [
-  ['text', 'Text', TextView], ['row', 'One row, computed', RowView], ['knobs', 'Knobs', KnobsView],
-  ['claims', 'Claims', ClaimsView], ['zero', 'From zero', ZeroView]
+  ['text', 'Text', TextView], ['row', ['One row', html('span', {class: 'more'}, ', computed')], RowView],
+  ['knobs', 'Knobs', KnobsView], ['claims', 'Claims', ClaimsView], ['zero', 'From zero', ZeroView]
 ];
 const made = new Map();
 let run;

@@ -63,15 +63,15 @@ export class RowView {
         'div', {class: 'view row-view'}, html('div', {class: 'wide'}, this.pickers),
         html(
             'div', {class: 'stack'},
-            html('section', {class: 'card'}, html('h2', {}, '1  One query, one key'), shown('q', 'k', 'products')),
+            html('section', {class: 'card one'}, html('h2', {}, '1  One query, one key'), shown('q', 'k', 'products')),
             this.compareFigure,
             html(
-                'section', {class: 'card'}, html('h2', {}, '3  Weights times values'), shown('v', 'part', 'out'),
+                'section', {class: 'card three'}, html('h2', {}, '3  Weights times values'), shown('v', 'part', 'out'),
                 this.verdict)),
         html(
             'div', {class: 'stack'},
             html(
-                'section', {class: 'card'}, html('h2', {}, '2  Every key: product, root, mask, softmax'),
+                'section', {class: 'card two'}, html('h2', {}, '2  Every key: product, root, mask, softmax'),
                 html(
                     'div', {class: 'scroll', tabindex: 0, role: 'region', 'aria-label': 'The row, key by key'},
                     this.table))));
@@ -155,6 +155,7 @@ export class RowView {
 
   showTable(row, query, key) {
     const {now} = this.run, {scaled, plain} = row;
+    const cell = (value, tip) => number(value, tip, innerWidth < 600 ? 2 : 3);
     const heading = html('tr', {}, [
       'key', 'q · k', scaleText(row), 'e^(x − max)', 'p', 'p, no root'
     ].map(text => html('th', {scope: 'col'}, text)));
@@ -162,15 +163,15 @@ export class RowView {
         (sum, j) => html(
             'tr', {class: j === key ? 'chosen' : '', onclick: () => change({key: j})},
             html('th', {scope: 'row', class: 'token-name'}, `${j} ${tokenText(now.tokens[j])}`),
-            html('td', {}, number(sum, `q[${query}] · k[${j}] = sum over ${row.d} components`)),
-            html('td', {}, number(scaled.scores[j], logitFormula(row, query, j))),
-            html('td', {}, number(scaled.powers[j], `e^(logit − largest logit ${short(scaled.most, 5)})`)),
+            html('td', {}, cell(sum, `q[${query}] · k[${j}] = sum over ${row.d} components`)),
+            html('td', {}, cell(scaled.scores[j], logitFormula(row, query, j))),
+            html('td', {}, cell(scaled.powers[j], `e^(logit − largest logit ${short(scaled.most, 5)})`)),
             html(
                 'td', {style: `--p:${scaled.weights[j]}`, class: 'filled'},
-                number(scaled.weights[j], `attention weight: e^(x − max) ÷ their sum ${short(scaled.sum, 5)}`)),
+                cell(scaled.weights[j], `attention weight: e^(x − max) ÷ their sum ${short(scaled.sum, 5)}`)),
             html(
                 'td', {style: `--p:${plain.weights[j]}`, class: 'filled other'},
-                number(
+                cell(
                     plain.weights[j],
                     `softmax of q · k itself, without the scale: e^(${short(plain.scores[j], 4)} − ${
                         short(plain.most, 4)}) ÷ ${short(plain.sum, 4)}`))));
@@ -179,15 +180,15 @@ export class RowView {
         'tr', {class: 'foot'}, html('th', {scope: 'row'}, 'sum'), html('td'), html('td'),
         html(
             'td', {},
-            number(
+            cell(
                 scaled.sum,
                 'sum over keys of e^(x − max)' + (row.rules.sink === undefined ? '' : ', and the sink of this head'))),
         html(
             'td', {},
-            number(
+            cell(
                 scaled.weights.reduce((a, b) => a + b, 0),
                 row.rules.sink === undefined ? 'the weights of a row sum to 1' : 'the sink takes the rest of 1')),
-        html('td', {}, number(plain.weights.reduce((a, b) => a + b, 0), 'these too')));
+        html('td', {}, cell(plain.weights.reduce((a, b) => a + b, 0), 'these too')));
     const masked = hidden > 0 ?
         html(
             'tr', {class: 'foot'},

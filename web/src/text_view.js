@@ -44,11 +44,10 @@ export class TextView {
     });
     this.element = html(
         'div', {class: 'view text-view'}, html('div', {class: 'wide'}, this.input, this.status),
-        html('div', {class: 'stack'}, this.sentenceFigure, this.rowFigure, this.nextFigure),
         html(
-            'div', {class: 'stack'},
-            html('section', {class: 'card'}, html('h2', {}, 'All heads'), this.grid, this.legend, this.remove),
-            this.mapFigure));
+            'div', {class: 'stack'}, this.sentenceFigure, this.rowFigure,
+            html('div', {class: 'pair'}, this.nextFigure, this.mapFigure)),
+        html('section', {class: 'card'}, html('h2', {}, 'All heads'), this.grid, this.legend, this.remove));
   }
 
   pointAt(event, pick) {
@@ -96,7 +95,7 @@ export class TextView {
         {width, colour, chosen: state.key, onpick: j => change({key: j}), names: ['attention weight']});
     this.rowFigure.caption.textContent = `largest ${short(Math.max(...weights))}, entropy ${
         short(now.entropy[(state.layer * model.heads + state.head) * now.n + query])} nats`;
-    if (now.next) drawNext(this.next, now.next.slice(0, 8), {width});
+    if (now.next) drawNext(this.next, now.next.slice(0, 8), {width: Math.max(220, this.nextFigure.clientWidth - 24)});
     this.nextFigure.caption.textContent = `after “${tokenText(now.tokens[now.n - 1])}”`;
     this.nextFigure.hidden = !now.next;
     this.showHeads();
@@ -131,12 +130,12 @@ export class TextView {
       drawMap(canvas, this.run.weights(layer, head), now.n, now.n, {colour: `--${colour}`});
       cell.className = `head ${colour}`;
       cell.setAttribute('aria-pressed', layer === state.layer && head === state.head);
-      name.textContent = `${layer}.${head} ${label ? label.label : ''}`;
+      name.textContent = label ? label.label : '…';
       const scored = label && label.label !== 'mixed' && label.chance !== null;
       detail.textContent = scored ? `${short(label.score, 2)}, chance ${short(label.chance, 2)}` :
           label ? `H ${short(label.entropy, 2)} nats` :
                   '';
-      rows.textContent = scored ? `${label.rows} rows` : '';
+      rows.textContent = `${layer}.${head}` + (scored ? ` · ${label.rows} rows` : '');
       const tip = `layer ${layer}, head ${head}: ` +
           (label ? `${label.label}` +
                    (scored ? `, score ${short(label.score)}; uniform attention over the same mask scores ${
@@ -156,7 +155,7 @@ export class TextView {
         'aria-label',
         `Attention weights of layer ${state.layer}, head ${state.head}: rows are queries, columns are keys`);
     this.mapFigure.caption.textContent =
-        `layer ${state.layer}, head ${state.head}: rows are queries, columns keys; full colour is weight 1`;
+        `${state.layer}.${state.head}: rows are queries, columns keys; full colour: weight 1`;
     this.remove.textContent =
         `${state.removed.split(',').includes(`${state.layer}.${state.head}`) ? 'Put back' : 'Remove'} head ${
             state.layer}.${state.head} …`;

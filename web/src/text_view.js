@@ -19,7 +19,7 @@ export class TextView {
     this.run = run;
     this.input = html(
         'textarea',
-        {id: 'text', rows: 2, spellcheck: 'false', 'aria-label': 'The text that the model continues', maxlength: 4000});
+        {id: 'text', rows: 1, spellcheck: 'false', 'aria-label': 'The text that the model continues', maxlength: 4000});
     this.input.addEventListener('input', () => change({text: this.input.value, query: -1, key: -1}));
     this.status = html('p', {class: 'soft status'});
     this.sentence =
@@ -63,6 +63,8 @@ export class TextView {
   show() {
     const {now, model} = this.run;
     if (document.activeElement !== this.input) this.input.value = state.text;
+    this.input.style.height = 'auto';
+    this.input.style.height = `${Math.min(170, this.input.scrollHeight + 2)}px`;
     if (this.run.error) {
       this.status.textContent = this.run.error;
       this.status.classList.add('bad');
@@ -155,7 +157,7 @@ export class TextView {
         'aria-label',
         `Attention weights of layer ${state.layer}, head ${state.head}: rows are queries, columns are keys`);
     this.mapFigure.caption.textContent =
-        `${state.layer}.${state.head}: rows are queries, columns keys; full colour: weight 1`;
+        `${state.layer}.${state.head}; full colour: weight 1`;
     this.remove.textContent =
         `${state.removed.split(',').includes(`${state.layer}.${state.head}`) ? 'Put back' : 'Remove'} head ${
             state.layer}.${state.head} …`;

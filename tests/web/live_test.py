@@ -146,6 +146,13 @@ def check_knobs(page, native, name):
         check(max(abs(a - b) for a, b in zip(logits, trained)) > 1e-3, f"{name}: {changed} changes nothing")
     text = page.script("return [...document.querySelectorAll('.continued')].map(e => e.textContent)")
     check(text[0] and text[1] and text[0] != text[1], f"{name}: the texts are {text}")
+    # Scores and masks that no cache serves: the text goes on all the same.
+    page.choose("Score", "cosine")
+    page.choose("Mask", "false")
+    page.until("const {score, causal} = rootdkLive.views.get('knobs').changed.knobs; return score === 'cosine' && !causal", f"{name}: cosine, all keys")
+    shown = page.script("return document.querySelector('.model').textContent")
+    check("change by at most" in shown, f"{name}: cosine over all keys says {shown}")
+    page.click("#reset")
 
 
 def check_claims(page, native, name, everything):

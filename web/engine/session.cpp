@@ -276,7 +276,8 @@ Answer Session::continuation(const Json& request) const {
   const GenerateParams params{.max_new = request.value("count", 24),
                               .sampling = {.greedy = request.value("greedy", false),
                                            .temperature = request.value("sampling_temperature", 0.8),
-                                           .seed = request.value("seed", std::uint64_t{1})}};
+                                           .seed = request.value("seed", std::uint64_t{1})},
+                              .cache = knobs.score == Score::dot && knobs.causal};  // what a cache serves
   const Generation made =
       knobs.any ? generate(with_knobs(model().model, knobs), ids, params) : generate(model().model, ids, params);
   StreamDecoder decoder(model().require_tokenizer(), ids);

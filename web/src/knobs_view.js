@@ -186,6 +186,7 @@ export class KnobsView {
       drawNext(
           this.next, result.next.slice(0, 6), {width: Math.max(240, this.nextFigure.clientWidth - 22), other: trained});
     } catch (error) {
+      this.after.replaceChildren();
       this.changeLine.textContent = error.message;
     }
     this.showRemoved();

@@ -344,6 +344,7 @@ export function drawHistogram(element, values, {width, height = 170}) {
 export function drawStrip(element, values, {width, full, label, cell = 22}) {
   const n = values.length, stride = width / n;
   const most = full || Math.max(1e-9, ...Array.from(values, Math.abs));
+  element.setAttribute('preserveAspectRatio', 'none');  // its border takes a little of its height
   element.setAttribute('viewBox', `0 0 ${width} ${cell}`);
   element.setAttribute('height', cell);
   element.replaceChildren(...Array.from(values, (value, i) => svg('rect', {

@@ -156,8 +156,7 @@ export class TextView {
     this.map.setAttribute(
         'aria-label',
         `Attention weights of layer ${state.layer}, head ${state.head}: rows are queries, columns are keys`);
-    this.mapFigure.caption.textContent =
-        `${state.layer}.${state.head}; full colour: weight 1`;
+    this.mapFigure.caption.textContent = `${state.layer}.${state.head}; full colour: weight 1`;
     this.remove.textContent =
         `${state.removed.split(',').includes(`${state.layer}.${state.head}`) ? 'Put back' : 'Remove'} head ${
             state.layer}.${state.head} …`;

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import xml.etree.ElementTree
 
-from browser import By, Keys, Page, WebDriverWait, check
+from browser import ActionChains, By, Keys, Page, WebDriverWait, check
 
 SCREENS = [((1280, 900), False), ((1280, 900), True), ((390, 844), False), ((390, 844), True)]
 VIEWS = ["text", "row", "knobs", "claims", "zero"]
@@ -57,7 +57,7 @@ def check_text(page, native, name):
     answer = native.request(do="run", text=TEXT, next=10)
     check(shown["ids"] == answer["ids"] and shown["tokens"] == answer["tokens"], f"{name}: tokens {shown['tokens']}")
     expect_close(shown["weights"], native.array(answer, "weights"), f"{name}: weights")
-    expect_close(shown["logits"], native.array(answer, "logits"), f"{name}: logits", 3e-5)
+    expect_close(shown["logits"], native.array(answer, "logits"), f"{name}: logits")
     for page_next, native_next in zip(shown["next"], answer["next"]):
         check(page_next["id"] == native_next["id"] and abs(page_next["p"] - native_next["p"]) < 1e-5, f"{name}: next {page_next} {native_next}")
     labels = native.request(do="labels", ids=answer["ids"])["heads"]
@@ -77,6 +77,19 @@ def check_text(page, native, name):
     check(drawn["tokens"] == n and drawn["bars"] == n, f"{name}: {drawn} for {n} tokens")
     check(drawn["cells"] == drawn["model"]["layers"] * drawn["model"]["heads"], f"{name}: {drawn}")
     check(page.script("return rootdkLive.state.query") == 2, f"{name}: a tap on a token chooses it")
+    if "1280" in name:  # with a mouse: the token under it shows what it attends to, until the mouse leaves
+        token = page.driver.find_element(By.CSS_SELECTOR, '.token[data-index="5"]')
+        ActionChains(page.driver).move_to_element(token).perform()
+        page.settle()
+        check(page.script("return [rootdkLive.run.query(), rootdkLive.state.query]") == [5, 2], f"{name}: pointing at a token")
+        ActionChains(page.driver).move_to_element(page.driver.find_element(By.ID, "theme")).perform()
+        page.settle()
+        check(page.script("return rootdkLive.run.query()") == 2, f"{name}: the mouse has left")
+    page.script("rootdkLive.change({text: 'a '.repeat(1990)})")
+    page.settle()
+    check("tokens; the page shows at most 512" in page.script("return document.querySelector('.status').textContent"), f"{name}: a text too long")
+    page.script("rootdkLive.change({text: arguments[0]})", TEXT)
+    page.until("return !rootdkLive.run.error && rootdkLive.run.heads", f"{name}: after a text too long")
 
 
 def check_row(page, native, name):
@@ -107,7 +120,7 @@ def compare_synthetic(page, native, name):
     knobs = {key: shown[key] for key in ("scale", "temperature", "softcap", "score", "causal", "window", "dropout")}
     answer = native.request(do="synthetic", n=64, d=shown["d"], seed=shown["seed"], knobs=knobs)
     for field in ("weights", "dropped", "entropy", "sum_p2", "max_weight"):
-        expect_close(shown[field], native.array(answer, field), f"{name}: {field}", 2e-5 if field == "entropy" else 1e-5)
+        expect_close(shown[field], native.array(answer, field), f"{name}: {field}")
     expect_close(shown["scores"], native.array(answer, "scores"), f"{name}: scores")
 
 
@@ -141,7 +154,7 @@ def check_knobs(page, native, name):
         page.until(f"return rootdkLive.views.get('knobs').changed.{applied}", f"{name}: {changed}: the model does not run")
         logits = page.script("return [...rootdkLive.views.get('knobs').changed.arrays.logits.values]")
         answer = native.request(do="run", text=page.script("return rootdkLive.state.text"), knobs=knobs)
-        expect_close(logits, native.array(answer, "logits"), f"{name}: logits {changed}", 1e-4)
+        expect_close(logits, native.array(answer, "logits"), f"{name}: logits {changed}")
         trained = page.script("return [...rootdkLive.run.now.logits]")
         check(max(abs(a - b) for a, b in zip(logits, trained)) > 1e-3, f"{name}: {changed} changes nothing")
     text = page.script("return [...document.querySelectorAll('.continued')].map(e => e.textContent)")
@@ -166,13 +179,16 @@ def check_claims(page, native, name, everything):
         page.settle()
         badge = page.script("return document.querySelector('.claim .badge').textContent")
         if id in recorded:
+            kept = page.script("return rootdkLive.views.get('claims').recorded.get(arguments[0])", id)
+            texts = page.script("return rootdkLive.views.get('claims').claims.filter(one => one.id === arguments[0]).map(one => one.text)", id)
+            check([kept["claim"]] == texts and kept["verdict"] == badge, f"{name}: claim {id} was recorded as {kept['claim']}: scripts/record_claims.sh")
             continue
         finding = page.script("return rootdkLive.views.get('claims').found.get(arguments[0])", id)
         if everything:
             expected = native.request(do="claim", id=id, seed=1, quick=True)
             check(finding["verdict"] == expected["verdict"] == badge, f"{name}: claim {id}: {badge}, natively {expected['verdict']}: {finding['note']}")
             a, b = finding["measured"][0], expected["measured"][0]
-            check(a == b or abs(a - b) <= 1e-5 + 1e-3 * abs(b), f"{name}: claim {id} measures {a}, natively {b}")
+            check(a == b or abs(a - b) <= 1e-5 * max(1.0, abs(b)), f"{name}: claim {id} measures {a}, natively {b}")
     page.script("document.querySelector('.claims [data-id=\"1\"]').click()")
     page.until("return document.querySelector('.claim').dataset.shown === '1 1'", f"{name}: claim 1")
     page.click("#again")

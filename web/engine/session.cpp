@@ -50,6 +50,8 @@ Json next_tokens(const LoadedModel& loaded, std::span<const float> logits, std::
   return list;
 }
 
+constexpr std::size_t kMostTokens = 512;  // the weights of all heads stay below what a page may hold
+
 Score score_of(const std::string& name) {
   if (name == "cosine") return Score::cosine;
   if (name == "additive") return Score::additive;
@@ -166,6 +168,8 @@ std::vector<std::int32_t> Session::ids_of(const Json& request) const {
     ids = model().ids_of(request.at("text").get<std::string>());
   }
   require(!ids.empty(), "live: the text has no tokens");
+  require(ids.size() <= kMostTokens, "live: the text has ", ids.size(), " tokens; the page shows at most ",
+          kMostTokens);
   return ids;
 }
 

@@ -50,6 +50,16 @@ Json next_tokens(const LoadedModel& loaded, std::span<const float> logits, std::
   return list;
 }
 
+std::string_view name_of(PositionEncoding positions) {
+  switch (positions) {
+    case PositionEncoding::learned: return "learned";
+    case PositionEncoding::sinusoidal: return "sinusoidal";
+    case PositionEncoding::rotary: return "rotary";
+    case PositionEncoding::none: break;
+  }
+  return "none";
+}
+
 constexpr std::size_t kMostTokens = 512;  // the weights of all heads stay below what a page may hold
 
 Score score_of(const std::string& name) {
@@ -202,6 +212,7 @@ Answer Session::describe() const {
                  {"d_model", config.d_model},
                  {"vocabulary", config.vocab_size},
                  {"causal", attention.causal},
+                 {"positions", attention.alibi ? "alibi" : name_of(config.positions)},
                  {"scale", attention.scale.factor(head_dim)},
                  {"has_tokenizer", model().tokenizer.has_value()},
                  {"has_logits", config.output == ModelOutput::logits},

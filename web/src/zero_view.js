@@ -6,7 +6,18 @@ import {picture, drawMap, drawSentence, drawRow, drawStrip, drawHistogram, drawN
 import {computeRow} from './row_view.js';
 import {labelColour} from './text_view.js';
 
-// Each step: a title, a few sentences, and draw(holder, run, width), which fills the picture.
+const kPositions = {
+  rotary:
+      'This model turns each query and key by an angle that grows with its position (RoPE), so that their product depends on the distance.',
+  learned: 'This model adds a learned vector for each position to the token before anything else.',
+  sinusoidal: 'This model adds waves of many lengths to the tokens, so that each position has its pattern.',
+  alibi:
+      'This model takes a little from each score for every token of distance (ALiBi), in some heads more than in others.',
+  none: 'This model has no other sign of the order than its mask.',
+};
+
+// Each step: a title, a few sentences (or a function of the run that gives them), and draw(holder, run, width), which
+// fills the picture.
 export const kSteps = [
   [
     'Words that look at each other',
@@ -123,9 +134,10 @@ export const kSteps = [
   ],
   [
     'Positions',
-    [
-      'Dot products do not know the order of the tokens. This model turns each query and key by an angle that grows with its position (RoPE), so that their product depends on the distance. The mask does the rest: a token sees what came before it, never what follows. Here is the mean weight by distance, over all heads.'
-    ],
+    run =>
+        [`Dot products do not know the order of the tokens. ${kPositions[run.model.positions]}`,
+         (run.model.causal ? 'The mask does the rest: a token sees what came before it, never what follows. ' : '') +
+             'Here is the mean weight by distance in tokens, over all heads.'],
     (holder, run, width) => {
       const n = run.now.n, reach = Math.min(n, 24), sums = new Array(reach).fill(0), counts = new Array(reach).fill(0);
       for (let layer = 0; layer < run.model.layers; ++layer)
@@ -270,7 +282,8 @@ export class ZeroView {
     if (this.run.error) return;
     const step = Math.min(kSteps.length - 1, Math.max(0, state.step)), [title, words, draw] = kSteps[step];
     this.title.textContent = `${step + 1}. ${title}`;
-    this.words.replaceChildren(...words.map(text => html('p', {}, text)));
+    const texts = typeof words === 'function' ? words(this.run) : words;
+    this.words.replaceChildren(...texts.map(text => html('p', {}, text)));
     [...this.dots.children].forEach((dot, i) => dot.setAttribute('aria-current', i === step ? 'step' : 'false'));
     this.back.disabled = step === 0;
     this.next.disabled = step === kSteps.length - 1;

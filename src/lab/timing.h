@@ -13,8 +13,13 @@ namespace rootdk::lab {
 
 // Processor time of all threads of this process. What work costs shows in it whatever else the machine is doing.
 inline double processor_seconds() {
+#if defined(__EMSCRIPTEN__)
+  constexpr clockid_t kClock = CLOCK_MONOTONIC;  // a browser tells no processor time
+#else
+  constexpr clockid_t kClock = CLOCK_PROCESS_CPUTIME_ID;
+#endif
   timespec now{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  clock_gettime(kClock, &now);
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 

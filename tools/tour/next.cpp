@@ -43,6 +43,7 @@ void show_next(const Style& style) {
   Table table(2);
   const auto add = [&](const char* command, const char* what) { table.add({style.green(command), what}); };
   add("build/rootdk lab --report report.html", "27 claims, measured here");
+  add("build/rootdk live", "the library in your browser");
   add("build/rootdk inspect MODEL --prompt TEXT", "what every head does");
   add("build/rootdk explain --q-len 4096 --causal", "which kernel runs, and why");
   add("build/rootdk attention CASE --out FILE", "on your own tensors");

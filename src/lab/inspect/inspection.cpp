@@ -117,24 +117,6 @@ void require_known(const std::vector<std::int64_t>& chosen, std::int64_t count, 
   }
 }
 
-// What each token adds to the text: decoded behind its neighbour, because the first token of a text loses its space.
-std::vector<std::string> texts_of(const LoadedModel& subject, const std::vector<std::int32_t>& ids) {
-  std::vector<std::string> texts;
-  for (std::size_t i = 0; i < ids.size(); ++i) {
-    if (!subject.tokenizer) {
-      texts.push_back(std::to_string(ids[i]));
-      continue;
-    }
-    const std::size_t begin = i > 0 ? i - 1 : 0;
-    const std::string before = subject.tokenizer->decode(std::span(ids).subspan(begin, i - begin), true);
-    std::string text = subject.tokenizer->decode(std::span(ids).subspan(begin, i + 1 - begin), true);
-    text = text.starts_with(before) ? text.substr(before.size())
-                                    : subject.tokenizer->decode(std::span(ids).subspan(i, 1), true);
-    texts.push_back(text.empty() ? subject.tokenizer->token(ids[i]) : text);
-  }
-  return texts;
-}
-
 // All heads of a model: what a label is corrected for.
 std::int64_t heads_of(const TransformerConfig& config) {
   std::int64_t heads = 0;
@@ -174,9 +156,9 @@ Inspection inspect(const LoadedModel& subject, const std::vector<std::int32_t>& 
     result.encoder_ids = ids;
     result.ids = generate(subject.model, ids, {.max_new = 32, .executor = options.executor}).ids;
     input.decoder_ids = result.ids;
-    result.encoder_tokens = texts_of(subject, ids);
+    result.encoder_tokens = subject.texts_of(ids);
   }
-  result.tokens = texts_of(subject, result.ids);
+  result.tokens = subject.texts_of(result.ids);
   const auto& first_block = config.stack.blocks.at(0).attention;
   const std::size_t layers =
       std::max(config.stack.blocks.size(), config.encoder ? config.encoder->blocks.size() : std::size_t{0});

@@ -367,6 +367,7 @@ SequenceRange sequence_range(const AttentionShape& shape, const AttentionParams&
   } else if (params.kv_lengths.defined()) {
     range.kv_visible = read<std::int32_t, 1>(params.kv_lengths)(sequence);
   }
+  if (shape.origin.is_tile) range.shift = shape.origin.first_position - (range.kv_len - range.q_len);
   return range;
 }
 
@@ -378,7 +379,8 @@ KeyRange key_range(const SequenceRange& range, const KeyWindow& window, std::int
   if (window.right >= 0 && window.right < range.kv_len - position) {
     keys.end = std::min(keys.end, position + window.right + 1);
   }
-  if (window.left >= 0 && window.left < position) keys.begin = position - window.left;
+  // The queries of a tile may be far to the right of its keys.
+  if (window.left >= 0 && window.left < position) keys.begin = std::min(position - window.left, range.kv_visible);
   keys.end = std::max(keys.end, keys.begin);
   return keys;
 }

@@ -254,6 +254,7 @@ class FewQueriesRun {
 
 std::string refuse_few_queries(const ForwardCall& call) {
   const AttentionShape& shape = call.shape;
+  if (shape.origin.is_tile) return "the call is a tile of a larger one";
   if (shape.packed) return "it takes no packed sequences";
   if (shape.q_len * shape.group() > kMostRows) {
     return std::to_string(shape.q_len) + " queries of " + std::to_string(shape.group()) +

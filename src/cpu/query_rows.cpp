@@ -83,6 +83,8 @@ QueryRows::QueryRows(const AttentionShape& shape, const AttentionParams& params,
   }
   rule_.dropout_threshold = dropout.threshold;
   rule_.dropout_seed = dropout.seed;
+  rule_.dropout_first_key = shape.origin.key;
+  origin_ = shape.origin;
   rule_.transforms = transforms();
 }
 
@@ -104,9 +106,9 @@ void QueryRows::set(QueryRow& row, const SequenceRange& range, std::int64_t sequ
   if (rule_.has_relative) row.relative = floats_at(relative_, {head, 0});
   if (rule_.has_alibi) row.alibi_slope = *floats_at(alibi_slopes_, {head});
   if (rule_.score == ScoreKind::additive) row.additive = floats_at(additive_v_, {head, 0});
-  row.query = static_cast<std::uint32_t>(i);
-  row.head = static_cast<std::uint32_t>(head);
-  row.batch = static_cast<std::uint32_t>(sequence);
+  row.query = static_cast<std::uint32_t>(origin_.query + i);
+  row.head = static_cast<std::uint32_t>(origin_.head + head);
+  row.batch = static_cast<std::uint32_t>(origin_.sequence + sequence);
 }
 
 double QueryRows::sink(std::int64_t head) const {

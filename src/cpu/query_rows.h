@@ -34,6 +34,7 @@ class QueryRows {
   ConstTensorView alibi_slopes_, sinks_, relative_;
   ConstTensorView bias_, mask_, block_mask_, additive_v_;
   std::int64_t block_q_ = 0;
+  TileOrigin origin_;
   ScoreRule rule_;
 };
 

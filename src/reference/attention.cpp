@@ -102,7 +102,10 @@ class ForwardHead {
 
   bool keeps_weight(std::int64_t i, std::int64_t j) const {
     auto word = [](std::int64_t x) { return static_cast<std::uint32_t>(x); };
-    return call_.dropout.threshold == 0 || call_.dropout.keeps(word(logits_.sequence()), word(head_), word(i), word(j));
+    const TileOrigin& origin = call_.shape.origin;
+    return call_.dropout.threshold == 0 ||
+           call_.dropout.keeps(word(origin.sequence + logits_.sequence()), word(origin.head + head_),
+                               word(origin.query + i), word(origin.key + j));
   }
 
   void row_statistics(std::int64_t i, const Softmax& p, const std::vector<double>& row) const {

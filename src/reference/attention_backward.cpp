@@ -143,7 +143,9 @@ class BackwardHead {
   double dropout_factor(std::int64_t i, std::int64_t j) const {
     if (call_.dropout.threshold == 0) return 1;
     auto word = [](std::int64_t x) { return static_cast<std::uint32_t>(x); };
-    const bool keeps = call_.dropout.keeps(word(logits_.sequence()), word(head_), word(i), word(j));
+    const TileOrigin& origin = call_.shape.origin;
+    const bool keeps = call_.dropout.keeps(word(origin.sequence + logits_.sequence()), word(origin.head + head_),
+                                           word(origin.query + i), word(origin.key + j));
     return keeps ? call_.dropout.keep_scale : 0.0;
   }
 

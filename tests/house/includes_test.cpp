@@ -24,6 +24,8 @@ const std::map<std::string, std::set<std::string>> kMayInclude = {
     {"cpu", {"core"}},
     {"cuda", {"core"}},
     {"dispatch", {"core"}},
+    {"distributed", {"core", "dispatch"}},
+    {"mpi", {}},
     {"c_api", {"core", "dispatch"}},
     {"layers", {"core", "dispatch"}},
     {"models", {"core", "dispatch", "layers"}},

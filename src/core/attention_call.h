@@ -77,7 +77,7 @@ constexpr std::int64_t blocks_over(std::int64_t length, std::int64_t block) {
 
 // One sequence of the batch: where its rows and keys begin, and how many it has. Sequences that are not packed begin at
 // row 0 of their own batch entry; kv_visible is kv_len cut by kv_lengths.
-struct SequenceSpan {
+struct SequenceRange {
   std::int64_t batch_entry = 0;  // index into dimension 0 of the tensors
   std::int64_t q_begin = 0, q_len = 0;
   std::int64_t kv_begin = 0, kv_len = 0;
@@ -88,13 +88,13 @@ struct SequenceSpan {
 };
 
 // Reads kv_lengths, q_starts and kv_starts, which must lie on the CPU.
-SequenceSpan sequence_span(const AttentionShape& shape, const AttentionParams& params, std::int64_t sequence);
+SequenceRange sequence_range(const AttentionShape& shape, const AttentionParams& params, std::int64_t sequence);
 
 // The keys [begin, end) that causal, window and length leave to query i of the sequence; may be empty.
 struct KeyRange {
   std::int64_t begin = 0, end = 0;
 };
-KeyRange key_range(const SequenceSpan& span, const KeyWindow& window, std::int64_t i);
+KeyRange key_range(const SequenceRange& range, const KeyWindow& window, std::int64_t i);
 
 // Validate the arguments (throwing rootdk::Error) and resolve them into a call.
 ForwardCall make_forward_call(ConstTensorView q, ConstTensorView k, ConstTensorView v, TensorView out,

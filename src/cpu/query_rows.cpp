@@ -93,13 +93,13 @@ bool QueryRows::transforms() const {
          rule_.has_alibi || !(rule_.scale > 0.0f);
 }
 
-void QueryRows::set(QueryRow& row, const SequenceSpan& span, std::int64_t sequence, std::int64_t head,
+void QueryRows::set(QueryRow& row, const SequenceRange& range, std::int64_t sequence, std::int64_t head,
                     std::int64_t i) const {
-  const KeyRange range = key_range(span, window_, i);
+  const KeyRange keys = key_range(range, window_, i);
   row = QueryRow();
-  row.position = span.position(i);
-  row.key_begin = range.begin;
-  row.key_end = range.end;
+  row.position = range.position(i);
+  row.key_begin = keys.begin;
+  row.key_end = keys.end;
   if (rule_.has_bias) row.bias = element_at(bias_, {sequence, head, i, 0});
   if (rule_.has_mask) row.mask = bytes_at(mask_, {sequence, head, i, 0});
   if (rule_.has_block_mask) row.block_mask = bytes_at(block_mask_, {sequence, head, i / block_q_, 0});

@@ -75,7 +75,7 @@ TEST(Amx, EmulatedTilesGiveTheGradientsOfTheReference) {
   EXPECT_GT(cases, 50);
 }
 
-// Several blocks of rows and tiles of keys, cut into spans by a limit: pieces under way end at each span.
+// Several blocks of rows and tiles of keys, cut into sequences by a limit: pieces under way end at each sequence.
 TEST(Amx, EmulatedTilesGiveTheSameBitsForAnyWorkspaceAndThreads) {
   if (!cpu::processor().avx512bf16) GTEST_SKIP() << "this processor has no avx512_bf16";
   AttentionCase problem = make_case(

@@ -6,15 +6,15 @@
 namespace rootdk::tools {
 namespace {
 
-constexpr std::int64_t kLength = 10, kHeadDim = 16;
+constexpr std::int64_t kTokens = 10, kMaskedDim = 16;
 
-// The weights [kLength, kLength] of random vectors under the given mask.
+// The weights [kTokens, kTokens] of random vectors under the given mask.
 TitledBlock masked(const std::string& title, const AttentionParams& params, const Style& style) {
-  const Tensor q = normal_tensor({1, 1, kLength, kHeadDim}, 6), k = normal_tensor({1, 1, kLength, kHeadDim}, 7);
-  Tensor v(DType::f32, {1, 1, kLength, 1}), out(DType::f32, {1, 1, kLength, 1});
-  Tensor weights(DType::f32, {1, 1, kLength, kLength});
+  const Tensor q = normal_tensor({1, 1, kTokens, kMaskedDim}, 6), k = normal_tensor({1, 1, kTokens, kMaskedDim}, 7);
+  Tensor v(DType::f32, {1, 1, kTokens, 1}), out(DType::f32, {1, 1, kTokens, 1});
+  Tensor weights(DType::f32, {1, 1, kTokens, kTokens});
   attention(q, k, v, out, params, {.weights = weights});
-  return {title, draw_map(ConstTensorView(weights.values<float>().data(), {kLength, kLength}), style)};
+  return {title, draw_map(ConstTensorView(weights.values<float>().data(), {kTokens, kTokens}), style)};
 }
 
 }  // namespace
@@ -25,7 +25,7 @@ void show_masks(const Style& style) {
   Tensor length(DType::i32, {1}), starts(DType::i32, {3});
   length.values<std::int32_t>()[0] = 6;
   starts.values<std::int32_t>()[1] = 4;
-  starts.values<std::int32_t>()[2] = static_cast<std::int32_t>(kLength);
+  starts.values<std::int32_t>()[2] = static_cast<std::int32_t>(kTokens);
   print_beside(
       {masked("causal", {.causal = true}, style), masked("causal, window 2", {.causal = true, .window_left = 2}, style),
        masked("6 keys, then padding", {.kv_lengths = length}, style),

@@ -19,6 +19,7 @@ void add_embed_command(Command& program);
 void add_train_command(Command& program);
 void add_inspect_command(Command& program);
 void add_lab_command(Command& program);
+void add_live_command(Command& program);
 void add_version_command(Command& program);
 
 }  // namespace rootdk::tools

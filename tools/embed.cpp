@@ -20,6 +20,7 @@ struct EmbedVerb {
   std::string model, text, out, pooling;
   bool raw = false;
   std::optional<WeightFormat> weights;
+  DType activations = DType::f32;
   int threads = 0;
 };
 
@@ -36,7 +37,8 @@ std::vector<std::string> lines_of(const std::string& path) {
 
 void run_embed(const EmbedVerb& options) {
   Executor* executor = options.threads > 0 ? &shared_executor(options.threads) : nullptr;
-  const LoadedModel loaded = LoadedModel::load(options.model, {.weights = options.weights, .executor = executor});
+  const LoadedModel loaded = LoadedModel::load(
+      options.model, {.weights = options.weights, .activations = options.activations, .executor = executor});
   const std::vector<std::string> lines = lines_of(options.text);
   EmbedParams params{.normalise = !options.raw, .executor = executor};
   params.pooling = options.pooling.empty()    ? stored_pooling(model_folder(options.model))
@@ -76,6 +78,7 @@ void add_embed_command(Command& program) {
       ->one_of({"mean", "cls"});
   verb->add_flag("--raw", options->raw, "Leave the length of the vectors as it is (default: 1)");
   add_weights_option(*verb, options->weights, "Make the weights smaller as they are loaded");
+  add_activations_option(*verb, options->activations);
   add_threads_option(*verb, options->threads);
   verb->callback([options] { run_embed(*options); });
 }

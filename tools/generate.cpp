@@ -228,6 +228,7 @@ void add_generate_command(Command& program) {
       ->show_default()
       ->type_name("X");
   add_weights_option(*verb, options->weights, "Make the weights smaller as they are loaded");
+  add_activations_option(*verb, options->activations);
   Option* no_cache = verb->add_flag("--no-cache", options->no_cache, "Compute the whole sequence anew for each token");
   add_cache_option(*verb, options->cache_type)->excludes(no_cache);
   no_cache->excludes(prompts)->excludes(draft)->excludes(beams);

@@ -38,6 +38,7 @@ int main(int argc, char** argv) {
   rootdk::tools::add_embed_command(command);
   rootdk::tools::add_train_command(command);
   rootdk::tools::add_inspect_command(command);
+  rootdk::tools::add_live_command(command);
   rootdk::tools::add_version_command(command);
   try {
     if (const std::optional<int> status = program.run(argc, argv)) return *status;

@@ -90,6 +90,11 @@ Option* add_weights_option(Command& verb, std::optional<WeightFormat>& weights, 
                                                       {{"int8", WeightFormat::i8}, {"int4", WeightFormat::i4}}, help);
 }
 
+Option* add_activations_option(Command& verb, DType& type) {
+  return verb.add_choice<DType>("--activations", type, {{"f32", DType::f32}, {"bf16", DType::bf16}},
+                                "What bf16 weights multiply (default: f32); bf16 is faster for many tokens at once");
+}
+
 void require_known_target(const Explanation& explanation, const std::string& target) {
   if (target.empty() || explanation.candidates.empty()) return;
   std::string names;

@@ -47,6 +47,7 @@ Option* add_cache_option(Command& verb, std::optional<DType>& type);
 
 // --weights int8|int4: what a model's matrices are made into; not given: they stay as they are stored.
 Option* add_weights_option(Command& verb, std::optional<WeightFormat>& weights, const std::string& help);
+Option* add_activations_option(Command& verb, DType& type);
 
 // Where a target is forced that no implementation is called: says so, with the names there are. `explanation` is of the
 // call that it was forced for.

@@ -20,9 +20,9 @@ from ._abi import version as _version
 from ._attention import Explanation, attention, attention_backward, dropout_keeps, explain, merge_states
 from ._buffer import Buffer
 from ._errors import DeviceError, FileError, UnsupportedError
-from ._inspection import HeadProfile, Inspection, inspect
+from ._inspection import HeadProfile, Inspection, LabelScore, inspect
 from ._kv_cache import KvCache, KvSequence, KvUsage
-from ._models import Generation, Model, Token, load
+from ._models import Beam, Generation, Model, Token, load
 from ._positions import (
     RopeParams,
     add_learned_positions,
@@ -53,6 +53,7 @@ def __getattr__(name: str) -> "_types.ModuleType":
 
 __all__ = [
     "AttentionResult",
+    "Beam",
     "Buffer",
     "DeviceError",
     "Explanation",
@@ -64,6 +65,7 @@ __all__ = [
     "KvCache",
     "KvSequence",
     "KvUsage",
+    "LabelScore",
     "Model",
     "RopeParams",
     "Token",

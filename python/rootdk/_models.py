@@ -4,7 +4,7 @@ import ctypes
 import operator
 import os
 import threading
-from typing import Any, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Union
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Union
 
 from . import _abi, _models_abi, _structs
 from ._arrays import kind_of, takes_any_array
@@ -35,11 +35,23 @@ class Generation(NamedTuple):
         return self.prompt + self.text
 
 
+class Beam(NamedTuple):
+    """One continuation of beam search."""
+
+    text: str  # of the new tokens; empty without a tokenizer
+    ids: List[int]  # the new tokens
+    log_probability: float  # of the new tokens together
+    score: float  # log_probability over length^length_penalty
+
+
 class TokenStream(Iterator[Token]):
     """The tokens of a generation, each as it comes. Leaving it early costs nothing more."""
 
-    def __init__(self, model: "Model", ids: List[int], params: _models_abi.GenerateParams) -> None:
+    def __init__(self, model: "Model", ids: List[int], params: _models_abi.GenerateParams, *needed: Any) -> None:
         self._functions = model._functions
+        # With stop strings a token waits for the next one: text that was held back comes with the end.
+        self._delays = params.stop_count > 0
+        self._waiting: Optional[Token] = None
         self._lock = threading.Lock()
         handle = ctypes.c_void_p()
         _abi.check(
@@ -47,9 +59,26 @@ class TokenStream(Iterator[Token]):
                 model._handle, c_ids(ids), len(ids), ctypes.byref(params), ctypes.byref(handle)
             )
         )
-        self._handle = _abi.own(handle, self._functions.generation_destroy, model._handle)
+        self._handle = _abi.own(handle, self._functions.generation_destroy, model._handle, *needed)
 
     def __next__(self) -> Token:
+        token = self._take()
+        if not self._delays:
+            if token.id < 0:
+                raise StopIteration
+            return token
+        if self._waiting is None and token.id >= 0:
+            self._waiting, token = token, self._take()
+        if self._waiting is None:
+            raise StopIteration
+        if token.id < 0:
+            last, self._waiting = self._waiting, None
+            return Token(last.id, last.text + token.text)
+        before, self._waiting = self._waiting, token
+        return before
+
+    def _take(self) -> Token:
+        """The next token, or id -1 at the end."""
         number, address, count = ctypes.c_int32(), ctypes.c_void_p(), ctypes.c_size_t()
         with self._lock:
             _abi.check(
@@ -58,8 +87,6 @@ class TokenStream(Iterator[Token]):
                 )
             )
             text = _models_abi.read_text(address, count)
-        if number.value < 0:
-            raise StopIteration
         return Token(number.value, text)
 
 
@@ -69,11 +96,22 @@ class Model:
     architecture, parameters, layers, heads, kv_heads, d_model, vocab_size and max_position (0: no limit) say what it is;
     gives_logits is False for models that end in hidden states (BERT)."""
 
-    def __init__(self, folder: Union[str, "os.PathLike[str]"]) -> None:
+    def __init__(
+        self,
+        folder: Union[str, "os.PathLike[str]"],
+        weights: Optional[str] = None,
+        activations: str = "f32",
+        threads: Optional[int] = None,
+    ) -> None:
         self.name = os.fspath(folder)
         self._functions = _models_abi.functions()
+        params = _models_abi.LoadParams()
+        self._functions.load_params_init(ctypes.byref(params))
+        params.weights = _choice(weights, "weights", {None: 0, "int8": 1, "int4": 2})
+        params.activations = _choice(activations, "activations", {"f32": _structs.F32, "bf16": _structs.BF16})
+        params.threads = threads or 0
         handle = ctypes.c_void_p()
-        _abi.check(self._functions.model_load(os.fsencode(folder), ctypes.byref(handle)))
+        _abi.check(self._functions.model_load_with(os.fsencode(folder), ctypes.byref(params), ctypes.byref(handle)))
         self._handle = _abi.own(handle, self._functions.model_destroy)
         info = _models_abi.ModelInfo()
         self._functions.model_info_init(ctypes.byref(info))
@@ -140,8 +178,9 @@ class Model:
     def generate(self, prompt: Prompt, max_new: int = 64, **options: Any) -> Generation:
         """Continues a text, or token ids, by up to max_new tokens. The options are those of `stream`."""
         ids = self.ids_of(prompt)
-        new = [token.id for token in self.stream(ids, max_new, **options)]
-        text = self.decode(new) if self.has_tokenizer else ""
+        tokens = list(self.stream(ids, max_new, **options))
+        new = [token.id for token in tokens]
+        text = "".join(token.text for token in tokens) if options.get("stop") else self._text(new)
         return Generation(text, new, ids, prompt if isinstance(prompt, str) and not self.has_encoder else "")
 
     def stream(
@@ -153,42 +192,221 @@ class Model:
         temperature: Optional[float] = None,
         top_k: Optional[int] = None,
         top_p: Optional[float] = None,
+        min_p: Optional[float] = None,
+        repetition_penalty: float = 1.0,
         seed: int = 0,
+        stop: Union[str, Sequence[str]] = (),
         stop_at_end: bool = True,
         cache: bool = True,
+        cache_type: Optional[str] = None,
+        draft: Optional["Model"] = None,
+        draft_tokens: int = 4,
         threads: Optional[int] = None,
     ) -> TokenStream:
         """The tokens that `generate` adds, one by one as they come, each with its id and its text.
 
-        greedy              always the likeliest token: the default unless one of the next three is given
+        greedy              always the likeliest token: the default unless one of the next four is given
         temperature         draws from the softmax of the logits over this
         top_k, top_p        draws from the k likeliest; from the likeliest that together reach p
+        min_p               draws from tokens at least p times as likely as the likeliest
+        repetition_penalty  above 1: tokens that are in the text become less likely
         seed                the same seed draws the same tokens
+        stop                the text ends before the first of these strings
         stop_at_end         ends at the model's end token
-        cache               False computes the whole sequence anew for each token, to the same result"""
+        cache               False computes the whole sequence anew for each token, to the same result
+        cache_type          of the keys and values that are kept: f32, bf16, f16, int8, e4m3; default: the checkpoint's
+        draft               a small model of the same vocabulary that proposes draft_tokens at once; the tokens are the
+                            same as without it"""
+        params = self._sampling(max_new, greedy, temperature, top_k, top_p, min_p, repetition_penalty, seed)
+        params.stop_at_end, params.cache, params.threads = stop_at_end, cache, threads or 0
+        params.cache_type = _cache_type(cache_type)
+        if draft is not None:
+            if not isinstance(draft, Model):
+                raise TypeError(f"rootdk: draft is a {type(draft).__name__}, expected a rootdk.Model")
+            params.draft, params.draft_tokens = draft._handle, whole(draft_tokens, "draft_tokens")
+        strings = [x.encode() for x in ([stop] if isinstance(stop, str) else stop)]
+        params.stop, params.stop_count = (ctypes.c_char_p * max(1, len(strings)))(*strings), len(strings)
+        return TokenStream(self, self.ids_of(prompt), params, draft._handle if draft is not None else None)
+
+    def generate_many(
+        self,
+        prompts: Sequence[Prompt],
+        max_new: int = 64,
+        *,
+        batch: int = 32,
+        greedy: Optional[bool] = None,
+        temperature: Optional[float] = None,
+        top_k: Optional[int] = None,
+        top_p: Optional[float] = None,
+        min_p: Optional[float] = None,
+        repetition_penalty: float = 1.0,
+        seed: int = 0,
+        stop_at_end: bool = True,
+        cache_type: Optional[str] = None,
+        threads: Optional[int] = None,
+    ) -> List[Generation]:
+        """Continues many prompts, `batch` of them at the same time. Each gives the tokens that it gives alone; the
+        options are those of `stream`."""
+        params = self._sampling(max_new, greedy, temperature, top_k, top_p, min_p, repetition_penalty, seed)
+        params.stop_at_end = stop_at_end
+        handle, functions = ctypes.c_void_p(), self._functions
+        _abi.check(
+            functions.batch_create(
+                self._handle, whole(batch, "batch"), _cache_type(cache_type), threads or 0, ctypes.byref(handle)
+            )
+        )
+        handle = _abi.own(handle, functions.batch_destroy, self._handle)
+        ids = [self.ids_of(prompt) for prompt in prompts]
+        new: Dict[int, List[int]] = {}
+        numbers = []
+        for each in ids:
+            number = ctypes.c_size_t()
+            _abi.check(functions.batch_add(handle, c_ids(each), len(each), ctypes.byref(params), ctypes.byref(number)))
+            numbers.append(number.value)
+            new[number.value] = []
+        tokens, count = ctypes.POINTER(_models_abi.BatchToken)(), ctypes.c_size_t(1)
+        while count.value:
+            _abi.check(functions.batch_step(handle, ctypes.byref(tokens), ctypes.byref(count)))
+            for i in range(count.value):
+                new[tokens[i].request].append(tokens[i].id)
+        texts = [prompt if isinstance(prompt, str) and not self.has_encoder else "" for prompt in prompts]
+        return [
+            Generation(self._text(new[number]), new[number], each, text)
+            for number, each, text in zip(numbers, ids, texts)
+        ]
+
+    def beams(
+        self,
+        prompt: Prompt,
+        max_new: int = 64,
+        *,
+        beams: int = 4,
+        length_penalty: float = 1.0,
+        stop_at_end: bool = True,
+        cache_type: Optional[str] = None,
+        threads: Optional[int] = None,
+    ) -> List[Beam]:
+        """Beam search: the likeliest continuations, at most `beams` of them, the best first."""
+        params = _models_abi.BeamParams()
+        self._functions.beam_params_init(ctypes.byref(params))
+        params.beams, params.max_new = whole(beams, "beams"), whole(max_new, "max_new")
+        params.length_penalty, params.stop_at_end = length_penalty, stop_at_end
+        params.cache_type, params.threads = _cache_type(cache_type), threads or 0
+        ids, handle, found = self.ids_of(prompt), ctypes.c_void_p(), ctypes.c_size_t()
+        _abi.check(
+            self._functions.beam_search(
+                self._handle, c_ids(ids), len(ids), ctypes.byref(params), ctypes.byref(handle), ctypes.byref(found)
+            )
+        )
+        handle = _abi.own(handle, self._functions.beams_destroy)
+        results = []
+        for i in range(found.value):
+            new, count = ctypes.POINTER(ctypes.c_int32)(), ctypes.c_size_t()
+            total, score = ctypes.c_double(), ctypes.c_double()
+            places = (ctypes.byref(x) for x in (new, count, total, score))
+            _abi.check(self._functions.beams_get(handle, i, *places))
+            fresh = new[: count.value]
+            results.append(Beam(self._text(fresh), fresh, total.value, score.value))
+        return results
+
+    def embed(
+        self,
+        texts: Union[str, Sequence[str]],
+        *,
+        pooling: Optional[str] = None,
+        normalise: bool = True,
+        threads: Optional[int] = None,
+    ) -> Any:
+        """Vectors of texts [texts, d_model], or of one text [d_model], from an encoder: the mean of its hidden states, or
+        the first token's. pooling is "mean", "cls", or by default what the folder's 1_Pooling/config.json says. The
+        result is a NumPy array, where there is NumPy."""
+        one = isinstance(texts, str)
+        data = [text.encode() for text in ([texts] if one else texts)]
+        out = Buffer.empty((len(data), self.d_model), _structs.F32)
+        sizes = (ctypes.c_size_t * len(data))(*map(len, data))
+        how = _choice(pooling, "pooling", {None: -1, "mean": 0, "cls": 1})
+
+        def call(address: int) -> int:
+            strings = (ctypes.c_char_p * len(data))(*data)
+            settings = (how, int(normalise), address, None, threads or 0)
+            return self._functions.model_embed(self._handle, strings, sizes, len(data), *settings)
+
+        call_with_tensors(kind_of(out, "out"), call, out=out)
+        result = out.without_batch() if one else out
+        try:
+            import numpy
+        except ImportError:
+            return result
+        return numpy.array(result.memoryview())
+
+    def _text(self, ids: List[int]) -> str:
+        return self.decode(ids) if self.has_tokenizer else ""
+
+    def _sampling(
+        self,
+        max_new: int,
+        greedy: Optional[bool],
+        temperature: Optional[float],
+        top_k: Optional[int],
+        top_p: Optional[float],
+        min_p: Optional[float],
+        repetition_penalty: float,
+        seed: int,
+    ) -> _models_abi.GenerateParams:
         params = _models_abi.GenerateParams()
         self._functions.generate_params_init(ctypes.byref(params))
-        sampled = [x is not None for x in (temperature, top_k, top_p)]
-        if greedy and any(sampled):
-            raise ValueError("generate: greedy takes no temperature, top_k or top_p")
+        given = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+        sampled = {name: value for name, value in given.items() if value is not None}
+        if greedy and sampled:
+            raise ValueError("generate: greedy takes no temperature, top_k, top_p or min_p")
         params.max_new, params.seed = whole(max_new, "max_new"), operator.index(seed) & 0xFFFFFFFFFFFFFFFF
-        params.greedy = not any(sampled) if greedy is None else greedy
-        for name, value in (("temperature", temperature), ("top_k", top_k), ("top_p", top_p)):
-            if value is not None:
-                setattr(params, name, value)
-        params.stop_at_end, params.cache, params.threads = stop_at_end, cache, threads or 0
-        return TokenStream(self, self.ids_of(prompt), params)
+        params.greedy = not sampled if greedy is None else greedy
+        for name, value in sampled.items():
+            setattr(params, name, value)
+        params.repetition_penalty = repetition_penalty
+        return params
 
 
-def load(folder: Union[str, "os.PathLike[str]"]) -> Model:
+def load(
+    folder: Union[str, "os.PathLike[str]"],
+    *,
+    weights: Optional[str] = None,
+    activations: str = "f32",
+    threads: Optional[int] = None,
+) -> Model:
     """A model from a folder with config.json, model.safetensors (or its shards) and, for text, tokenizer.json: GPT-2,
     BERT, LLaMA, Mistral, GPT-NeoX, BLOOM, T5, Marian, Gemma 2, Qwen 3, gpt-oss, or one of `rootdk train`. "builtin" is the
     small model that comes with the package.
 
         >>> model = rootdk.load("builtin")
         >>> print(model.generate("ROMEO:", max_new=40, temperature=0.8, seed=1))
+
+    weights             "int8" or "int4" makes the matrices smaller as they are loaded; else they are used as they are
+    activations         "bf16" rounds what bf16 matrices multiply, which is faster for many tokens at once
+    threads             of the loading
     """
-    return Model(folder)
+    return Model(folder, weights, activations, threads)
+
+
+_CACHE_TYPES: Dict[Optional[str], int] = {
+    None: -1,
+    "f32": _structs.F32,
+    "bf16": _structs.BF16,
+    "f16": _structs.F16,
+    "int8": _structs.I8,
+    "e4m3": _structs.F8E4M3,
+}
+
+
+def _cache_type(name: Optional[str]) -> int:
+    return _choice(name, "cache_type", _CACHE_TYPES)
+
+
+def _choice(value: Any, name: str, choices: Dict[Any, int]) -> int:
+    if value not in choices:
+        known = ", ".join(repr(choice) for choice in choices)
+        raise ValueError(f"rootdk: {name} is {value!r}, expected one of {known}")
+    return choices[value]
 
 
 def _id_list(ids: Any) -> List[int]:

@@ -51,6 +51,39 @@ class GenerateParams(ctypes.Structure):
         ("stop_at_end", int32),
         ("cache", int32),
         ("threads", int32),
+        ("min_p", double),
+        ("repetition_penalty", double),
+        ("draft", pointer),
+        ("draft_tokens", int64),
+        ("stop", ctypes.POINTER(ctypes.c_char_p)),
+        ("stop_count", size),
+        ("cache_type", int32),
+    ]
+
+
+class LoadParams(ctypes.Structure):
+    """rootdk_load_params"""
+
+    _fields_ = [("struct_size", size), ("weights", int32), ("activations", int32), ("threads", int32)]
+
+
+class BatchToken(ctypes.Structure):
+    """rootdk_batch_token"""
+
+    _fields_ = [("request", size), ("id", int32), ("last", int32)]
+
+
+class BeamParams(ctypes.Structure):
+    """rootdk_beam_params"""
+
+    _fields_ = [
+        ("struct_size", size),
+        ("beams", int64),
+        ("max_new", int64),
+        ("length_penalty", double),
+        ("stop_at_end", int32),
+        ("cache_type", int32),
+        ("threads", int32),
     ]
 
 
@@ -99,7 +132,10 @@ class Functions:
         interrupts.install(self._function("on_interrupt", None, [interrupts.check_type]))
         handle = ctypes.POINTER(pointer)
         tensors = [pointer] * 5
-        self.model_load = self._function("model_load", int32, [ctypes.c_char_p, handle])
+        self.load_params_init = self._function("load_params_init", None, [ctypes.POINTER(LoadParams)])
+        self.model_load_with = self._computing(
+            "model_load_with", int32, [ctypes.c_char_p, ctypes.POINTER(LoadParams), handle]
+        )
         self.model_destroy = self._function("model_destroy", None, [pointer])
         self.model_info_init = self._function("model_info_init", None, [ctypes.POINTER(ModelInfo)])
         self.model_describe = self._function("model_describe", int32, [pointer, ctypes.POINTER(ModelInfo)])
@@ -110,7 +146,8 @@ class Functions:
             "model_decode", int32, [pointer, _ids, size, int32, _text, ctypes.POINTER(size)]
         )
         self.model_forward = self._computing("model_forward", int32, [pointer, *tensors, int32])
-        self.generate_params_init = self._function("generate_params_init", None, [ctypes.POINTER(GenerateParams)])
+        sized = self._function("generate_params_init_sized", None, [ctypes.POINTER(GenerateParams), size])
+        self.generate_params_init = lambda params: sized(params, ctypes.sizeof(GenerateParams))
         self.generation_begin = self._computing(
             "generation_begin", int32, [pointer, _ids, size, ctypes.POINTER(GenerateParams), handle]
         )
@@ -118,6 +155,7 @@ class Functions:
             "generation_next", int32, [pointer, ctypes.POINTER(int32), _text, ctypes.POINTER(size)]
         )
         self.generation_destroy = self._function("generation_destroy", None, [pointer])
+        self._add_many(handle)
         self.inspect_params_init = self._function("inspect_params_init", None, [ctypes.POINTER(InspectParams)])
         self.model_inspect = self._computing(
             "model_inspect", int32, [pointer, _ids, size, ctypes.POINTER(InspectParams), handle]
@@ -136,6 +174,30 @@ class Functions:
         )
         self.inspection_page = self._function("inspection_page", int32, [pointer, _text, ctypes.POINTER(size)])
         self.inspection_destroy = self._function("inspection_destroy", None, [pointer])
+
+    def _add_many(self, handle: Any) -> None:
+        """Batches, beams and vectors."""
+        self.batch_create = self._function("batch_create", int32, [pointer, int64, int32, int32, handle])
+        self.batch_add = self._function(
+            "batch_add", int32, [pointer, _ids, size, ctypes.POINTER(GenerateParams), ctypes.POINTER(size)]
+        )
+        self.batch_step = self._computing(
+            "batch_step", int32, [pointer, ctypes.POINTER(ctypes.POINTER(BatchToken)), ctypes.POINTER(size)]
+        )
+        self.batch_destroy = self._function("batch_destroy", None, [pointer])
+        self.beam_params_init = self._function("beam_params_init", None, [ctypes.POINTER(BeamParams)])
+        self.beam_search = self._computing(
+            "beam_search", int32, [pointer, _ids, size, ctypes.POINTER(BeamParams), handle, ctypes.POINTER(size)]
+        )
+        real = ctypes.POINTER(double)
+        self.beams_get = self._function(
+            "beams_get", int32, [pointer, size, ctypes.POINTER(_ids), ctypes.POINTER(size), real, real]
+        )
+        self.beams_destroy = self._function("beams_destroy", None, [pointer])
+        texts = [ctypes.POINTER(ctypes.c_char_p), ctypes.POINTER(size), size]
+        self.model_embed = self._computing(
+            "model_embed", int32, [pointer, *texts, int32, int32, pointer, ctypes.POINTER(int64), int32]
+        )
 
     def _function(self, name: str, result: Any, arguments: List[Any]) -> Callable[..., Any]:
         return _abi.typed_function(self._library, self.path, name, result, arguments)

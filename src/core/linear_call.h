@@ -18,31 +18,65 @@ enum class WeightFormat : std::int32_t {
   i4 = 4,  // integers in -8 to 7 times the scale of a block of 32 columns
 };
 
-inline constexpr std::int64_t kWeightBlock = 32;  // columns of a block of i4
+constexpr bool is_integer(WeightFormat format) { return format >= WeightFormat::i8; }
 
-// A matrix [rows, columns], row after row.
+inline constexpr std::int64_t kWeightBlock = 32;  // columns of a block
+inline constexpr std::int64_t kWeightGroup = 16;  // rows of a group
+inline constexpr std::int64_t kWeightQuad = 4;    // columns that lie side by side
+
+constexpr std::int64_t blocks_of(std::int64_t columns) { return (columns + kWeightBlock - 1) / kWeightBlock; }
+constexpr std::int64_t groups_of(std::int64_t rows) { return (rows + kWeightGroup - 1) / kWeightGroup; }
+
+// A matrix [rows, columns]. Floats lie row after row. Integers lie in groups of 16 rows and blocks of 32 columns, so
+// that a vector holds 4 columns of up to 16 rows: see IntegerAt. The last group and the last block are padded.
 struct WeightMatrix {
   WeightFormat format = WeightFormat::f32;
   std::int64_t rows = 0, columns = 0;
-  // i4: 16 bytes a block, byte j with the column j of the block plus 8 in its low half and column j + 16 plus 8 in its
-  // high one. columns is then a multiple of 32.
+  bool rounds_x = false;  // bf16: what they multiply is rounded to bf16 first
   const void* data = nullptr;
   const float* row_scales = nullptr;            // i8: [rows]
-  const std::uint16_t* block_scales = nullptr;  // i4: bf16 [rows, columns / 32]
+  const std::uint16_t* block_scales = nullptr;  // i4: bf16 [groups, blocks, 16]
 };
 
-constexpr std::int64_t bytes_of_row(WeightFormat format, std::int64_t columns) {
-  switch (format) {
-    case WeightFormat::f32: return columns * 4;
-    case WeightFormat::bf16:
-    case WeightFormat::f16: return columns * 2;
-    case WeightFormat::i8: return columns;
-    case WeightFormat::i4: return columns / 2;
+// Where a matrix of integers keeps element (row, column).
+//   i8: int8 [group, quad of columns, row of the group, column of the quad]
+//   i4: bytes [group, block, 4, row of the group, column of the quad]. Byte [.., q, r, c] has quad q of the block in
+//   its
+//       low half and quad q + 4 in its high one, each plus 8.
+struct IntegerAt {
+  std::int64_t byte = 0;
+  int shift = 0;           // i4: 0 or 4
+  std::int64_t scale = 0;  // i4: index in block_scales
+};
+
+constexpr IntegerAt integer_at(WeightFormat format, std::int64_t columns, std::int64_t row, std::int64_t column) {
+  const std::int64_t blocks = blocks_of(columns), group = row / kWeightGroup, block = column / kWeightBlock;
+  const std::int64_t quad = column % kWeightBlock / kWeightQuad, quads = kWeightBlock / kWeightQuad;
+  const std::int64_t inside = row % kWeightGroup * kWeightQuad + column % kWeightQuad;
+  constexpr std::int64_t kBytes = kWeightGroup * kWeightQuad;
+  const std::int64_t scale = (group * blocks + block) * kWeightGroup + row % kWeightGroup;
+  if (format == WeightFormat::i8) {
+    return {.byte = ((group * blocks + block) * quads + quad) * kBytes + inside, .scale = scale};
   }
-  return 0;
+  return {.byte = ((group * blocks + block) * (quads / 2) + quad % (quads / 2)) * kBytes + inside,
+          .shift = quad < quads / 2 ? 0 : 4,
+          .scale = scale};
 }
 
-// y = x W^T + b. A row of y has the same bits for any number of rows and threads.
+// Bytes of a row of floats; of a group of rows of integers.
+constexpr std::int64_t bytes_of_row(WeightFormat format, std::int64_t columns) {
+  return columns * (format == WeightFormat::f32 ? 4 : 2);
+}
+constexpr std::int64_t bytes_of_group(WeightFormat format, std::int64_t columns) {
+  return blocks_of(columns) * kWeightBlock * kWeightGroup / (format == WeightFormat::i8 ? 1 : 2);
+}
+constexpr std::int64_t bytes_of(const WeightMatrix& m) {
+  return is_integer(m.format) ? groups_of(m.rows) * bytes_of_group(m.format, m.columns)
+                              : m.rows * bytes_of_row(m.format, m.columns);
+}
+
+// y = x W^T + b. A row of y has the same bits for any number of rows and threads. Integer weights multiply integers:
+// see the reference.
 struct LinearCall {
   WeightMatrix weight = {};
   std::int64_t rows = 0;

@@ -14,11 +14,11 @@ bool has_pairs() { return processor().avx512bf16 && processor().avx512vnni; }
 constexpr DecodeTarget kTargets[] = {
     {.name = "avx512bf16",
      .kernels = avx512bf16_decode,
-     .linear = avx512_linear,
+     .linear = avx512bf16_linear,
      .missing = [] { return without(has_pairs(), "avx512_bf16 with avx512_vnni"); }},
     {.name = "amx",
      .kernels = avx512bf16_decode,
-     .linear = avx512_linear,
+     .linear = avx512bf16_linear,
      .missing = [] { return without(processor().amx && has_pairs(), "amx_bf16"); }},
     {.name = "avx512",
      .kernels = avx512_decode,

@@ -10,7 +10,7 @@ namespace rootdk::cpu {
 
 enum class WeightKind : int32_t { f32, bf16, f16, i8, i4 };
 
-// Rows of x against consecutive rows of the weights: y[r * y_stride + o] = x_r . w_o + bias[o].
+// Rows of x against consecutive rows of weights that are floats: y[r * y_stride + o] = x_r . w_o + bias[o].
 //
 // Every element is one chain of multiply-adds over vectors of columns, from the first to the last, and one tree of
 // additions over its lanes. No other row and no other output takes part: an element has the same bits in any block.
@@ -19,15 +19,54 @@ struct LinearBlock {
   int rows = 0;
   int64_t columns = 0;
   WeightKind kind = WeightKind::f32;
-  const void* w = nullptr;                 // [outs, columns]
-  int64_t row_bytes = 0;                   // of w
-  const float* row_scales = nullptr;       // i8: [outs]
-  const uint16_t* block_scales = nullptr;  // i4: bf16 [outs, columns / 32]
+  const void* w = nullptr;  // [outs, columns]
+  int64_t row_bytes = 0;    // of w
   int outs = 0;
   const float* bias = nullptr;  // [outs], or null
   float* y = nullptr;
   int64_t y_stride = 0;
   void* scratch = nullptr;  // panel: panel_bytes(columns), 64-byte aligned
+};
+
+// Rows of x that are rounded to bf16 against rows of bf16 weights. The promise is that of LinearBlock, with pairs of
+// columns for columns.
+struct NarrowBlock {
+  const uint16_t* x = nullptr;  // [rows, columns], rows x_stride apart
+  int64_t x_stride = 0;
+  int rows = 0;
+  int64_t columns = 0;
+  const uint16_t* w = nullptr;  // [outs, columns]
+  int outs = 0;
+  const float* bias = nullptr;  // [outs], or null
+  float* y = nullptr;
+  int64_t y_stride = 0;
+};
+
+// Rows of x as integers, in blocks of 32 columns: what integer weights multiply. src/reference/linear.cpp defines them.
+struct IntegerRows {
+  int8_t* bytes = nullptr;   // [rows, blocks, 32]
+  int16_t* pairs = nullptr;  // [rows, blocks, 8, 4]: columns 0, 2, 1 and 3 of each 4, where the target wants them
+  float* scales = nullptr;   // [rows, blocks]
+  int32_t* sums = nullptr;   // [rows, blocks]: the sum of the integers of a block
+};
+
+// Rows of x against consecutive rows of integer weights, in the order of core/linear_call.h.
+//
+// The sum of a block of columns is an exact integer. Every element is one chain of multiply-adds over the blocks, from
+// the first to the last.
+struct IntegerBlock {
+  IntegerRows x{};
+  int rows = 0;
+  int64_t blocks = 0;
+  WeightKind kind = WeightKind::i8;
+  const void* w = nullptr;                 // of the first group of 16 rows
+  const float* row_scales = nullptr;       // i8: [outs]
+  const uint16_t* block_scales = nullptr;  // i4: bf16 [groups, blocks, 16]
+  int outs = 0;
+  const float* bias = nullptr;  // [outs], or null
+  float* y = nullptr;
+  int64_t y_stride = 0;
+  void* scratch = nullptr;  // i4: unpacked_bytes(blocks), 64-byte aligned
 };
 
 // The most rows of a direct block, and the most outputs of a panel.
@@ -40,12 +79,23 @@ struct LinearTable {
   // Many rows: up to kPanelOuts rows of weights are widened once.
   void (*panel)(const LinearBlock& block) = nullptr;
   size_t (*panel_bytes)(int64_t columns) = nullptr;
+  // Any number of rows; null where the target has no products of bf16.
+  void (*narrow)(const NarrowBlock& block) = nullptr;
+  // `count` numbers as bf16.
+  void (*round_bf16)(const float* x, int64_t count, uint16_t* to) = nullptr;
+  // One row of x as integers: the fields of `to` point to the row.
+  void (*round_row)(const float* x, int64_t columns, const IntegerRows& to) = nullptr;
+  bool wants_pairs = false;  // IntegerRows::pairs
+  void (*integers)(const IntegerBlock& block) = nullptr;
+  size_t (*unpacked_bytes)(int64_t blocks) = nullptr;
 };
 
 // One function per target that this build has; see targets/linear_*.cpp.
 const LinearTable& baseline_linear();
 const LinearTable& avx2_linear();
 const LinearTable& avx512_linear();
+const LinearTable& avx512bf16_linear();
 const LinearTable& neon_linear();
+const LinearTable& wasm_linear();
 
 }  // namespace rootdk::cpu

@@ -155,6 +155,8 @@ void check_bindings(const std::vector<Binding>& bindings, const Checkpoint& chec
 }
 
 Transformer load_model(const std::filesystem::path& folder, const LoadOptions& options) {
+  require(options.activations == DType::f32 || options.activations == DType::bf16, folder.string(),
+          ": activations are ", name_of(options.activations), ", expected f32 or bf16");
   TransformerConfig config = load_config(folder);
   auto checkpoint = std::make_shared<const Checkpoint>(Checkpoint::open(folder));
   config.memory = WeightMemory::stored;

@@ -65,6 +65,9 @@ struct LoadOptions {
   // copied but what the file keeps in another order. int8 and int4 are made from them here; a checkpoint that
   // write_quantised() has made is read as it is. The file must not be shortened while the model lives.
   std::optional<WeightFormat> weights{};
+  // What matrices of bf16 multiply: as it is (f32), or rounded to bf16, which processors with products of bf16 do twice
+  // as fast for many tokens at once. Other matrices do not look at it.
+  DType activations = DType::f32;
   Executor* executor = nullptr;  // of what is made here
 };
 

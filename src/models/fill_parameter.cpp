@@ -57,8 +57,10 @@ WeightFormat format_of(DType dtype) {
 }
 
 template <class T>
-std::shared_ptr<const StoredMatrix> stored_matrix(const BoundPart<T>& part, const std::shared_ptr<const void>& file) {
+std::shared_ptr<const StoredMatrix> stored_matrix(const BoundPart<T>& part, const std::shared_ptr<const void>& file,
+                                                  DType activations) {
   WeightMatrix matrix{.format = format_of(dtype_of<T>), .rows = part.rows(), .columns = part.columns()};
+  matrix.rounds_x = matrix.format == WeightFormat::bf16 && activations == DType::bf16;
   std::shared_ptr<const void> owner = file;
   if (part.in_order()) {
     matrix.data = part.rows() > 0 && part.columns() > 0 ? &part(0, 0) : nullptr;
@@ -85,7 +87,7 @@ void fill_parameter(Node& parameter, const Binding& binding, const std::shared_p
     const BoundPart<T> part(parameter, binding, stored);
     if (parameter.has_own_value()) return part.copy(parameter.data());
     if constexpr (!std::is_same_v<T, double>) {  // which check_bindings() refuses
-      std::shared_ptr<const StoredMatrix> matrix = stored_matrix(part, checkpoint);
+      std::shared_ptr<const StoredMatrix> matrix = stored_matrix(part, checkpoint, options.activations);
       if (options.weights) {
         Executor& executor = options.executor ? *options.executor : default_executor();
         matrix = quantise(matrix->matrix, fitting(*options.weights, part.columns()), executor);

@@ -23,19 +23,25 @@ DType dtype_of_format(WeightFormat format) {
   }
 }
 
-ConstTensorView view_of(const void* data, DType dtype, std::initializer_list<std::int64_t> shape) {
-  ConstTensorView view;
-  view = ConstTensorView(data, dtype, std::span(shape.begin(), shape.size()));
-  return view;
+// The shapes of a matrix of integers and of the scales of its blocks.
+std::vector<std::int64_t> stored_shape(WeightFormat format, std::int64_t rows, std::int64_t columns) {
+  const std::int64_t groups = groups_of(rows), blocks = blocks_of(columns), quads = kWeightBlock / kWeightQuad;
+  if (format == WeightFormat::i8) return {groups, blocks * quads, kWeightGroup, kWeightQuad};
+  if (format == WeightFormat::i4) return {groups, blocks, quads / 2, kWeightGroup, kWeightQuad};
+  return {rows, columns};
+}
+
+std::vector<std::int64_t> block_scale_shape(std::int64_t rows, std::int64_t columns) {
+  return {groups_of(rows), blocks_of(columns), kWeightGroup};
 }
 
 void add_matrix(std::vector<NamedTensor>& tensors, const std::string& name, const WeightMatrix& m) {
-  const std::int64_t columns = m.format == WeightFormat::i4 ? m.columns / 2 : m.columns;
-  tensors.push_back({name, view_of(m.data, dtype_of_format(m.format), {m.rows, columns})});
-  if (m.row_scales) tensors.push_back({name + kRowScales, view_of(m.row_scales, DType::f32, {m.rows})});
-  if (m.block_scales) {
-    tensors.push_back({name + kBlockScales, view_of(m.block_scales, DType::bf16, {m.rows, m.columns / kWeightBlock})});
-  }
+  const auto add = [&](const std::string& full, const void* data, DType dtype, std::vector<std::int64_t> shape) {
+    tensors.push_back({full, ConstTensorView(data, dtype, shape)});
+  };
+  add(name, m.data, dtype_of_format(m.format), stored_shape(m.format, m.rows, m.columns));
+  if (m.row_scales) add(name + kRowScales, m.row_scales, DType::f32, {m.rows});
+  if (m.block_scales) add(name + kBlockScales, m.block_scales, DType::bf16, block_scale_shape(m.rows, m.columns));
 }
 
 // One tensor of the file, of the shape it must have.
@@ -56,7 +62,8 @@ WeightMatrix matrix_in(const Checkpoint& checkpoint, const Parameter& parameter)
   const bool blocks = checkpoint.contains(name + kBlockScales), rows = checkpoint.contains(name + kRowScales);
   require(!blocks || m.columns % kWeightBlock == 0, checkpoint.where(), ": ", name, " has ", m.columns,
           " columns, which blocks of ", kWeightBlock, " do not divide");
-  const std::int64_t shape[] = {m.rows, blocks ? m.columns / 2 : m.columns};
+  m.format = blocks ? WeightFormat::i4 : rows ? WeightFormat::i8 : WeightFormat::f32;
+  const std::vector<std::int64_t> shape = stored_shape(m.format, m.rows, m.columns);
   if (!blocks && !rows) {
     const ConstTensorView view = checked(checkpoint, name, {"F32", "BF16", "F16"}, shape);
     m.data = view.data;
@@ -67,12 +74,10 @@ WeightMatrix matrix_in(const Checkpoint& checkpoint, const Parameter& parameter)
   }
   m.data = checked(checkpoint, name, {"I8"}, shape).data;
   if (blocks) {
-    const std::int64_t scales[] = {m.rows, m.columns / kWeightBlock};
-    m.format = WeightFormat::i4;
+    const std::vector<std::int64_t> scales = block_scale_shape(m.rows, m.columns);
     m.block_scales = static_cast<const std::uint16_t*>(checked(checkpoint, name + kBlockScales, {"BF16"}, scales).data);
   } else {
     const std::int64_t scales[] = {m.rows};
-    m.format = WeightFormat::i8;
     m.row_scales = static_cast<const float*>(checked(checkpoint, name + kRowScales, {"F32"}, scales).data);
   }
   return m;

@@ -1,8 +1,10 @@
 #pragma once
 
 // Checkpoints whose matrices are int8 or int4. model.safetensors then has the names that Transformer::parameters()
-// gives. A quantised matrix is I8: [rows, columns] beside NAME.row_scales (F32 [rows]), or two numbers a byte [rows,
-// columns / 2] beside NAME.block_scales (BF16 [rows, columns / 32]). The metadata has rootdk_weights = int8 or int4.
+// gives. A quantised matrix is I8, padded to groups of 16 rows and blocks of 32 columns: int8 [groups, blocks * 8, 16,
+// 4] beside NAME.row_scales (F32 [rows]), or int4, two numbers a byte, [groups, blocks, 4, 16, 4] beside
+// NAME.block_scales (BF16 [groups, blocks, 16]). core/linear_call.h says which number is where. The metadata has
+// rootdk_weights = int8 or int4.
 
 #include "models/checkpoint.h"
 

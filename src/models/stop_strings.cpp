@@ -13,24 +13,27 @@ StopStrings::StopStrings(std::vector<std::string> strings) : strings_(std::move(
 
 std::string StopStrings::push(std::string_view text) {
   if (stopped_) return {};
-  held_ += text;
+  std::string all = held_;  // what is held stays where there is no memory for more
+  all += text;
   std::size_t first = std::string::npos;
-  for (const std::string& string : strings_) first = std::min(first, held_.find(string));
+  for (const std::string& string : strings_) first = std::min(first, all.find(string));
   if (first != std::string::npos) {
     stopped_ = true;
-    held_.resize(first);
-    return std::exchange(held_, {});
+    held_.clear();
+    all.resize(first);
+    return all;
   }
   // The longest end of the text that begins one of the strings.
   std::size_t kept = 0;
   for (const std::string& string : strings_) {
-    for (std::size_t length = std::min(string.size() - 1, held_.size()); length > kept; --length) {
-      if (held_.ends_with(std::string_view(string).substr(0, length))) kept = length;
+    for (std::size_t length = std::min(string.size() - 1, all.size()); length > kept; --length) {
+      if (all.ends_with(std::string_view(string).substr(0, length))) kept = length;
     }
   }
-  std::string certain = held_.substr(0, held_.size() - kept);
-  held_.erase(0, certain.size());
-  return certain;
+  std::string held = all.substr(all.size() - kept);
+  all.resize(all.size() - kept);
+  held_ = std::move(held);
+  return all;
 }
 
 std::string StopStrings::finish() { return stopped_ ? std::string() : std::exchange(held_, {}); }

@@ -2,6 +2,7 @@
 
 // What the handles of rootdk/models_c_api.h hold, and how results reach the caller.
 
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "c_api/convert.h"
 #include "c_api/struct_version.h"
 #include "core/check.h"
+#include "models/generate.h"
 #include "models/loaded_model.h"
 #include "rootdk/models_c_api.h"
 
@@ -36,6 +38,16 @@ inline Executor* executor_of(int32_t threads) {
   require(threads >= 0, "c_api: threads ", threads, " must not be negative");
   return threads > 0 ? &shared_executor(threads) : nullptr;
 }
+
+// A cache type of the C ABI; -1: none given.
+inline std::optional<DType> cache_type_of(int32_t type) {
+  if (type == -1) return {};
+  require(type >= ROOTDK_F32 && type <= ROOTDK_F8E4M3, "c_api: cache_type ", type, " is no rootdk_dtype and not -1");
+  return static_cast<DType>(type);
+}
+
+// What a generation is asked for, without its executor.
+GenerateParams convert_params(const rootdk_generate_params* params);
 
 // Keeps a text for the caller, until the next call on this thread.
 void hand_out(std::string text, const char** to, size_t* bytes);

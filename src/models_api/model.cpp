@@ -53,6 +53,26 @@ ModelInput convert_input(const rootdk_tensor* ids, const rootdk_tensor* mask, co
   return input;
 }
 
+rootdk_load_params default_load_params() {
+  return {.struct_size = sizeof(rootdk_load_params),
+          .weights = ROOTDK_WEIGHTS_STORED,
+          .activations = ROOTDK_F32,
+          .threads = 0};
+}
+
+LoadOptions convert_load_params(const rootdk_load_params* params) {
+  if (!params) return {};
+  const auto p = read_struct(params, default_load_params(), "rootdk_load_params");
+  require(p.weights >= ROOTDK_WEIGHTS_STORED && p.weights <= ROOTDK_WEIGHTS_INT4, "c_api: weights ", p.weights,
+          " is no rootdk_weights");
+  require(p.activations == ROOTDK_F32 || p.activations == ROOTDK_BF16, "c_api: activations ", p.activations,
+          " is neither ROOTDK_F32 nor ROOTDK_BF16");
+  LoadOptions options{.activations = static_cast<DType>(p.activations), .executor = executor_of(p.threads)};
+  if (p.weights == ROOTDK_WEIGHTS_INT8) options.weights = WeightFormat::i8;
+  if (p.weights == ROOTDK_WEIGHTS_INT4) options.weights = WeightFormat::i4;
+  return options;
+}
+
 void check_output(const TensorView& out, const std::array<std::int64_t, 3>& shape) {
   require(out.data != nullptr, "forward: out is not given");
   const bool fits = out.rank == 3 && std::equal(shape.begin(), shape.end(), out.shape.begin());
@@ -69,6 +89,24 @@ rootdk_status rootdk_model_load(const char* folder, rootdk_model** model) {
     made = nullptr;
     require(folder != nullptr, "c_api: the folder of a model is null");
     made = new rootdk_model{LoadedModel::load(folder)};
+  });
+}
+
+void rootdk_load_params_init_sized(rootdk_load_params* params, size_t struct_size) {
+  init_struct(params, struct_size, default_load_params());
+}
+
+#undef rootdk_load_params_init
+void rootdk_load_params_init(rootdk_load_params* params) {
+  rootdk_load_params_init_sized(params, 24);  // the size when it was new
+}
+
+rootdk_status rootdk_model_load_with(const char* folder, const rootdk_load_params* params, rootdk_model** model) {
+  return guarded([&] {
+    rootdk_model*& made = result(model, "model");
+    made = nullptr;
+    require(folder != nullptr, "c_api: the folder of a model is null");
+    made = new rootdk_model{LoadedModel::load(folder, convert_load_params(params))};
   });
 }
 

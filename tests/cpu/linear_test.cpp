@@ -22,20 +22,22 @@ struct Weights {
   std::vector<float> row_scales;
   WeightMatrix matrix;
 
-  Weights(WeightFormat format, std::int64_t rows, std::int64_t columns, std::uint32_t seed) {
+  Weights(WeightFormat format, std::int64_t rows, std::int64_t columns, std::uint32_t seed, bool rounds_x = false) {
     std::mt19937 random(seed);
     std::normal_distribution<float> normal;
     std::uniform_int_distribution<int> byte(-127, 127);
-    matrix = {.format = format, .rows = rows, .columns = columns};
+    matrix = {.format = format, .rows = rows, .columns = columns, .rounds_x = rounds_x};
     for (std::int64_t i = 0; i < rows * columns; ++i) {
       const float w = normal(random);
       f32.push_back(w);
       halves.push_back(format == WeightFormat::bf16 ? std::bit_cast<std::uint16_t>(BFloat16(w))
                                                     : std::bit_cast<std::uint16_t>(Float16(w)));
+    }
+    for (std::int64_t i = 0; i < (is_integer(format) ? bytes_of(matrix) : 0); ++i) {  // with what is padding
       bytes.push_back(static_cast<std::int8_t>(byte(random)));
     }
     for (std::int64_t i = 0; i < rows; ++i) row_scales.push_back(0.01f * (1.0f + std::abs(normal(random))));
-    for (std::int64_t i = 0; i < rows * columns / kWeightBlock; ++i) {
+    for (std::int64_t i = 0; i < groups_of(rows) * blocks_of(columns) * kWeightGroup; ++i) {
       block_scales.push_back(std::bit_cast<std::uint16_t>(BFloat16(0.1f * normal(random))));
     }
     matrix.data = bytes.data();
@@ -68,8 +70,13 @@ std::vector<float> product(const WeightMatrix& weight, std::span<const float> x,
   return y;
 }
 
-constexpr WeightFormat kFormats[] = {WeightFormat::f32, WeightFormat::bf16, WeightFormat::f16, WeightFormat::i8,
-                                     WeightFormat::i4};
+// Every format, and bf16 weights that round x.
+struct Kind {
+  WeightFormat format;
+  bool rounds_x = false;
+};
+constexpr Kind kKinds[] = {{WeightFormat::f32}, {WeightFormat::bf16}, {WeightFormat::bf16, true},
+                           {WeightFormat::f16}, {WeightFormat::i8},   {WeightFormat::i4}};
 
 class LinearTarget : public ::testing::TestWithParam<std::string_view> {
  protected:
@@ -96,12 +103,12 @@ TEST_P(LinearTarget, AgreesWithTheReference) {
                              {13, 33, 1056},
                              {64, 20, 64},
                              {530, 3, 32}}) {
-    for (const WeightFormat format : kFormats) {
+    for (const auto& [format, rounds_x] : kKinds) {
       SCOPED_TRACE(testing::Message() << shape.rows << " x " << shape.outs << " x " << shape.columns << " format "
-                                      << static_cast<int>(format));
+                                      << static_cast<int>(format) << (rounds_x ? " rounds x" : ""));
       // Only blocks of i4 ask for multiples of 32.
       const std::int64_t columns = format == WeightFormat::i4 ? shape.columns : shape.columns - 3;
-      const Weights weights(format, shape.outs, columns, 1);
+      const Weights weights(format, shape.outs, columns, 1, rounds_x);
       const std::vector<float> x = normal_numbers(shape.rows * columns, 2), bias = normal_numbers(shape.outs, 3);
       const std::vector<float> expected = product(weights.matrix, x, bias.data(), "reference");
       const std::vector<float> found = product(weights.matrix, x, bias.data(), GetParam());
@@ -118,11 +125,12 @@ TEST_P(LinearTarget, AgreesWithTheReference) {
 }
 
 TEST_P(LinearTarget, ARowDoesNotDependOnTheOthersOrOnThreads) {
-  for (const WeightFormat format : kFormats) {
+  for (const auto& [format, rounds_x] : kKinds) {
     for (const std::int64_t columns : {std::int64_t{64}, std::int64_t{1120}}) {
-      SCOPED_TRACE(testing::Message() << "format " << static_cast<int>(format) << " columns " << columns);
+      SCOPED_TRACE(testing::Message() << "format " << static_cast<int>(format) << " rounds x " << rounds_x
+                                      << " columns " << columns);
       const std::int64_t outs = 75, most = 33;
-      const Weights weights(format, outs, columns, 4);
+      const Weights weights(format, outs, columns, 4, rounds_x);
       const std::vector<float> x = normal_numbers(most * columns, 5), bias = normal_numbers(outs, 6);
       std::vector<float> alone;
       for (std::int64_t row = 0; row < most; ++row) {
@@ -143,6 +151,58 @@ TEST_P(LinearTarget, ARowDoesNotDependOnTheOthersOrOnThreads) {
   }
 }
 
+// What the reference says about blocks that cannot be rounded: nothing counts below 2^-100, and what is not finite
+// makes its own row NaN and no other.
+TEST_P(LinearTarget, BlocksOfOddNumbers) {
+  for (const WeightFormat format : {WeightFormat::i8, WeightFormat::i4}) {
+    const std::int64_t outs = 21, columns = 64, rows = 7;
+    const Weights weights(format, outs, columns, 7);
+    std::vector<float> x = normal_numbers(rows * columns, 8);
+    for (std::int64_t k = 0; k < kWeightBlock; ++k) {
+      const auto at = static_cast<std::size_t>(k);
+      x[at] *= 1e-33f;                                         // row 0, first block
+      x[at + static_cast<std::size_t>(columns)] = 0;           // row 1
+      x[at + static_cast<std::size_t>(2 * columns)] *= 3e35f;  // row 2
+    }
+    x[static_cast<std::size_t>(3 * columns + 40)] = INFINITY;
+    x[static_cast<std::size_t>(5 * columns + 3)] = NAN;
+    const std::vector<float> expected = product(weights.matrix, x, nullptr, "reference");
+    const std::vector<float> found = product(weights.matrix, x, nullptr, GetParam());
+    for (std::int64_t i = 0; i < rows * outs; ++i) {
+      const std::int64_t row = i / outs;
+      const float e = expected[static_cast<std::size_t>(i)], f = found[static_cast<std::size_t>(i)];
+      EXPECT_EQ(std::isnan(e), row == 3 || row == 5) << i;
+      EXPECT_EQ(std::isnan(f), std::isnan(e)) << i;
+      if (!std::isnan(e)) {
+        EXPECT_NEAR(f, e, 1e-4 * (1 + std::abs(e))) << i;
+      }
+    }
+  }
+}
+
+// The integers of x lose at most half of 1/127 of the largest number of a block.
+TEST_P(LinearTarget, IntegersOfXAreNear) {
+  const std::int64_t columns = 96, outs = 16;
+  const Weights weights(WeightFormat::i8, outs, columns, 9);
+  const std::vector<float> x = normal_numbers(columns, 10);
+  const std::vector<float> found = product(weights.matrix, x, nullptr, GetParam());
+  for (std::int64_t o = 0; o < outs; ++o) {
+    double exact = 0, bound = 0;
+    for (std::int64_t k = 0; k < columns; ++k) {
+      const std::int64_t block = k / kWeightBlock * kWeightBlock;
+      float largest = 0;
+      for (std::int64_t i = 0; i < kWeightBlock; ++i) {
+        largest = std::max(largest, std::abs(x[static_cast<std::size_t>(block + i)]));
+      }
+      const double w = reference::weight_at(weights.matrix, o, k);
+      exact += x[static_cast<std::size_t>(k)] * w;
+      bound += std::abs(w) * largest / 254;
+    }
+    EXPECT_NEAR(found[static_cast<std::size_t>(o)], exact, 1.0001 * bound);
+    EXPECT_NE(found[static_cast<std::size_t>(o)], static_cast<float>(exact));
+  }
+}
+
 TEST_P(LinearTarget, NoColumnsGiveTheBias) {
   const float bias[] = {1, 2, 3};
   float y[6] = {};
@@ -150,7 +210,8 @@ TEST_P(LinearTarget, NoColumnsGiveTheBias) {
   for (int i = 0; i < 6; ++i) EXPECT_EQ(y[i], bias[i % 3]);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, LinearTarget, ::testing::Values("avx512bf16", "avx512", "avx2", "baseline", "neon"),
+INSTANTIATE_TEST_SUITE_P(All, LinearTarget,
+                         ::testing::Values("avx512bf16", "avx512", "avx2", "baseline", "neon", "wasm"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

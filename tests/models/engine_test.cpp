@@ -172,6 +172,23 @@ TEST(StoredWeights, HalfPrecisionIsExact) {
   }
 }
 
+// Activations that are rounded to bf16 are near, and a token's logits still do not depend on the others.
+TEST(StoredWeights, RoundedActivationsAreNear) {
+  const Rewritten narrow("llama", DType::bf16, DType::bf16);
+  const std::vector<float> exact = logits_of(load_model(narrow.path));
+  const Transformer model = load_model(narrow.path, {.activations = DType::bf16});
+  const std::vector<float> rounded = logits_of(model);
+  double size = 0;
+  for (const float x : exact) size = std::max(size, std::abs(double{x}));
+  EXPECT_GT(largest_difference(rounded, exact), 0);
+  EXPECT_LT(largest_difference(rounded, exact), 0.02 * size);
+  Context context;
+  const std::vector<std::int32_t> ids = some_ids(12, 2);
+  const std::vector<float> shorter = numbers(model.forward(context, {.ids = {ids.begin(), ids.begin() + 5}}).output);
+  EXPECT_TRUE(std::equal(shorter.begin(), shorter.end(), rounded.begin()));
+  EXPECT_THROW(load_model(narrow.path, {.activations = DType::f16}), Error);
+}
+
 TEST(StoredWeights, IntegersAreNearTheirWeights) {
   for (const char* name : {"llama", "gpt2", "gemma2"}) {
     const std::vector<float> exact = logits_of(load_model(fixture(name)));

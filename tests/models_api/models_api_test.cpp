@@ -14,6 +14,7 @@
 
 #include "c_api/c_tensor.h"
 #include "lab/inspect/inspection.h"
+#include "models/beam.h"
 #include "models/generate.h"
 #include "models/loaded_model.h"
 
@@ -121,6 +122,140 @@ TEST(ModelsApi, GeneratesWhatCppGenerates) {
     EXPECT_EQ(std::vector<std::int32_t>(expected.ids.end() - expected.new_tokens, expected.ids.end()), all.ids);
     EXPECT_EQ(subject.tokenizer->decode(expected.ids), "ROMEO:\n" + all.text);
   }
+}
+
+GenerateParams sampled_params() {
+  return {.max_new = 24,
+          .sampling = {.greedy = false, .temperature = 1.1, .min_p = 0.05, .repetition_penalty = 1.2, .seed = 5}};
+}
+
+rootdk_generate_params c_params(const GenerateParams& from) {
+  rootdk_generate_params params;
+  rootdk_generate_params_init(&params);
+  params.max_new = from.max_new;
+  params.greedy = from.sampling.greedy;
+  params.temperature = from.sampling.temperature;
+  params.min_p = from.sampling.min_p;
+  params.repetition_penalty = from.sampling.repetition_penalty;
+  params.seed = from.sampling.seed;
+  return params;
+}
+
+// The model and the same with smaller weights: each is what C++ loads.
+TEST(ModelsApi, LoadsSmallerWeightsAndSamplesAsCpp) {
+  for (const int32_t weights : {ROOTDK_WEIGHTS_STORED, ROOTDK_WEIGHTS_INT8, ROOTDK_WEIGHTS_INT4}) {
+    rootdk_load_params load;
+    rootdk_load_params_init(&load);
+    load.weights = weights;
+    rootdk_model* model = nullptr;
+    ASSERT_EQ(ROOTDK_OK, rootdk_model_load_with("builtin", &load, &model)) << rootdk_last_error();
+    LoadOptions options;
+    if (weights == ROOTDK_WEIGHTS_INT8) options.weights = WeightFormat::i8;
+    if (weights == ROOTDK_WEIGHTS_INT4) options.weights = WeightFormat::i4;
+    const LoadedModel same = LoadedModel::load("builtin", options);
+    const std::vector<std::int32_t> prompt = encode(model, "ROMEO:");
+    const rootdk_generate_params params = c_params(sampled_params());
+    const std::vector<std::int32_t> expected = generate(same.model, prompt, sampled_params()).ids;
+    const Generated found = generate_all(model, prompt, &params);
+    EXPECT_TRUE(std::equal(found.ids.begin(), found.ids.end(), expected.begin() + static_cast<long>(prompt.size()),
+                           expected.end()));
+    rootdk_model_destroy(model);
+  }
+  rootdk_load_params bad;
+  rootdk_load_params_init(&bad);
+  bad.weights = 7;
+  rootdk_model* none = nullptr;
+  EXPECT_NE(ROOTDK_OK, rootdk_model_load_with("builtin", &bad, &none));
+  EXPECT_THAT(rootdk_last_error(), HasSubstr("weights 7"));
+  EXPECT_EQ(none, nullptr);
+}
+
+TEST(ModelsApi, StopStringsEndATextAndDraftsChangeNothing) {
+  const Handle model("builtin");
+  const std::vector<std::int32_t> prompt = encode(model, "ROMEO:");
+  rootdk_generate_params params = c_params(sampled_params());
+  const Generated whole = generate_all(model, prompt, &params);
+  params.draft = model;
+  params.draft_tokens = 3;
+  params.cache_type = ROOTDK_F32;
+  EXPECT_EQ(generate_all(model, prompt, &params).ids, whole.ids);
+
+  params = c_params(sampled_params());
+  const std::string end = whole.text.substr(whole.text.size() / 2, 5);
+  const char* const stop[] = {"not in the text at all", end.c_str()};
+  params.stop = stop;
+  params.stop_count = 2;
+  EXPECT_EQ(generate_all(model, prompt, &params).text, whole.text.substr(0, whole.text.find(end)));
+  // What was held back comes with the end.
+  const std::string begun = whole.text.substr(whole.text.size() - 3) + "and no more";
+  const char* const never[] = {begun.c_str()};
+  params.stop = never;
+  params.stop_count = 1;
+  rootdk_generation* generation = nullptr;
+  ASSERT_EQ(ROOTDK_OK, rootdk_generation_begin(model, prompt.data(), prompt.size(), &params, &generation));
+  std::string text;
+  for (int32_t id = 0; id >= 0;) {
+    const char* part = nullptr;
+    size_t bytes = 0;
+    ASSERT_EQ(ROOTDK_OK, rootdk_generation_next(generation, &id, &part, &bytes));
+    text.append(part, bytes);
+  }
+  EXPECT_EQ(text, whole.text);
+  rootdk_generation_destroy(generation);
+}
+
+TEST(ModelsApi, BatchesGiveWhatEachGivesAlone) {
+  const Handle model("builtin");
+  rootdk_batch* batch = nullptr;
+  ASSERT_EQ(ROOTDK_OK, rootdk_batch_create(model, 2, ROOTDK_F32, 0, &batch)) << rootdk_last_error();
+  rootdk_generate_params params = c_params(sampled_params());
+  params.max_new = 9;
+  std::vector<std::vector<std::int32_t>> prompts, found;
+  for (const char* text : {"ROMEO:", "O, she doth teach", "What"}) {
+    prompts.push_back(encode(model, text));
+    size_t request = 99;
+    ASSERT_EQ(ROOTDK_OK, rootdk_batch_add(batch, prompts.back().data(), prompts.back().size(), &params, &request));
+    EXPECT_EQ(request, found.size());
+    found.emplace_back();
+  }
+  for (size_t count = 1; count > 0;) {
+    const rootdk_batch_token* tokens = nullptr;
+    ASSERT_EQ(ROOTDK_OK, rootdk_batch_step(batch, &tokens, &count)) << rootdk_last_error();
+    for (size_t i = 0; i < count; ++i) found.at(tokens[i].request).push_back(tokens[i].id);
+  }
+  params.cache_type = ROOTDK_F32;
+  for (size_t i = 0; i < prompts.size(); ++i) EXPECT_EQ(found[i], generate_all(model, prompts[i], &params).ids);
+  EXPECT_NE(ROOTDK_OK, rootdk_batch_add(batch, nullptr, 3, &params, nullptr));
+  rootdk_batch_destroy(batch);
+  EXPECT_NE(ROOTDK_OK, rootdk_batch_create(model, 0, -1, 0, &batch));
+  EXPECT_THAT(rootdk_last_error(), HasSubstr("max_sequences 0"));
+}
+
+TEST(ModelsApi, BeamsAreThoseOfCpp) {
+  const Handle model("builtin");
+  const std::vector<std::int32_t> prompt = encode(model, "ROMEO:");
+  const LoadedModel same = LoadedModel::load("builtin");
+  const std::vector<BeamResult> expected = beam_search(same.model, prompt, {.beams = 3, .max_new = 8});
+  rootdk_beam_params params;
+  rootdk_beam_params_init(&params);
+  params.beams = 3;
+  params.max_new = 8;
+  rootdk_beams* beams = nullptr;
+  size_t count = 0;
+  ASSERT_EQ(ROOTDK_OK, rootdk_beam_search(model, prompt.data(), prompt.size(), &params, &beams, &count));
+  ASSERT_EQ(count, expected.size());
+  for (size_t i = 0; i < count; ++i) {
+    const int32_t* ids = nullptr;
+    size_t length = 0;
+    double total = 0, score = 0;
+    ASSERT_EQ(ROOTDK_OK, rootdk_beams_get(beams, i, &ids, &length, &total, &score));
+    EXPECT_EQ(std::vector(ids, ids + length),
+              std::vector(expected[i].ids.end() - expected[i].new_tokens, expected[i].ids.end()));
+    EXPECT_EQ(total, expected[i].log_probability);
+    EXPECT_EQ(score, expected[i].score);
+  }
+  EXPECT_NE(ROOTDK_OK, rootdk_beams_get(beams, count, nullptr, nullptr, nullptr, nullptr));
+  rootdk_beams_destroy(beams);
 }
 
 TEST(ModelsApi, AGenerationEndsForGood) {

@@ -204,6 +204,8 @@ def test_structs_are_those_of_the_library():
         (_structs.RopeParams, _abi.rope_params_init),
         (_models_abi.ModelInfo, models.model_info_init),
         (_models_abi.GenerateParams, models.generate_params_init),
+        (_models_abi.LoadParams, models.load_params_init),
+        (_models_abi.BeamParams, models.beam_params_init),
         (_models_abi.InspectParams, models.inspect_params_init),
     ]
     for structure, init in cases:
@@ -211,6 +213,10 @@ def test_structs_are_those_of_the_library():
         described = structure.from_buffer(memory)
         init(ctypes.byref(described))
         assert described.struct_size == ctypes.sizeof(structure), structure.__name__
+    # Its size is passed on, so that the last defaults say where its fields are.
+    params = _models_abi.GenerateParams()
+    models.generate_params_init(ctypes.byref(params))
+    assert (params.repetition_penalty, params.draft_tokens, params.stop_count, params.cache_type) == (1.0, 4, 0, -1)
 
 
 def test_results_for_unknown_libraries_are_writable():

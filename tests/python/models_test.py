@@ -264,3 +264,65 @@ def test_numbers_of_numpy_and_numbers_too_large():
     assert model.generate("ROMEO:", numpy.int64(3), temperature=1.0, seed=numpy.int64(5)) == expected
     with pytest.raises(ValueError, match="max_new is 18446744073709551618"):
         model.generate("ROMEO:", 2**64 + 2)
+
+
+def test_smaller_weights_are_near(builtin):
+    exact = builtin.forward("ROMEO:\nO, she")
+    errors = [
+        numpy.abs(rootdk.load("builtin", weights=weights).forward("ROMEO:\nO, she") - exact).max()
+        for weights in ("int8", "int4")
+    ]
+    assert 0 < errors[0] < errors[1] < 0.5 * numpy.abs(exact).max()
+    assert numpy.array_equal(rootdk.load("builtin", activations="bf16").forward("ROMEO:\nO, she"), exact)  # it is f32
+
+
+def test_many_at_once_are_each_alone(builtin):
+    prompts = ["ROMEO:\n", [5, 6, 7], "O, she doth teach", "What"]
+    options = {"temperature": 0.9, "min_p": 0.02, "repetition_penalty": 1.1, "seed": 4}
+    many = builtin.generate_many(prompts, 11, batch=3, **options)
+    assert many == [builtin.generate(prompt, 11, **options) for prompt in prompts]
+    assert builtin.generate_many([], 5) == []
+
+
+def test_stop_strings_end_a_text(builtin):
+    whole = builtin.generate("ROMEO:\n", 30, temperature=0.8, seed=3)
+    end = whole.text[len(whole.text) // 2 :][:4]
+    stopped = builtin.generate("ROMEO:\n", 30, temperature=0.8, seed=3, stop=["never there", end])
+    assert stopped.text == whole.text[: whole.text.index(end)] and stopped.ids == whole.ids[: len(stopped.ids)]
+    # What could have begun a string is not lost at the end.
+    begun = whole.text[-2:] + "and more"
+    assert builtin.generate("ROMEO:\n", 30, temperature=0.8, seed=3, stop=begun).text == whole.text
+
+
+def test_a_draft_changes_no_token(builtin):
+    alone = builtin.generate("ROMEO:\n", 20, cache_type="f32")
+    assert builtin.generate("ROMEO:\n", 20, cache_type="f32", draft=builtin, draft_tokens=3).ids == alone.ids
+
+
+def test_beams_are_sorted_and_hold_the_greedy_one(builtin):
+    beams = builtin.beams("ROMEO:\n", 6, beams=3)
+    assert len(beams) == 3 and [beam.score for beam in beams] == sorted((beam.score for beam in beams), reverse=True)
+    assert builtin.decode(beams[0].ids) == beams[0].text
+    (one,) = builtin.beams("ROMEO:\n", 6, beams=1)
+    assert one.ids == builtin.generate("ROMEO:\n", 6).ids and one.log_probability <= beams[0].log_probability + 1e-9
+
+
+BAD_OPTIONS = {
+    "weights": (lambda model: rootdk.load("builtin", weights="int3"), ValueError, "weights is 'int3'"),
+    "activations": (lambda model: rootdk.load("builtin", activations="f16"), ValueError, "activations is 'f16'"),
+    "cache type": (lambda model: model.generate("a", cache_type="f64"), ValueError, "cache_type is 'f64'"),
+    "min_p": (lambda model: model.generate("a", min_p=2.0), ValueError, "min_p 2"),
+    "stop": (lambda model: model.generate("a", stop=""), ValueError, "stop string is empty"),
+    "draft": (lambda model: model.generate("a", draft="builtin"), TypeError, "draft is a str"),
+    "batch": (lambda model: model.generate_many(["a"], batch=0), ValueError, "max_sequences 0"),
+    "beams": (lambda model: model.beams("a", beams=0), ValueError, "0"),
+    "pooling": (lambda model: model.embed("a", pooling="max"), ValueError, "pooling is 'max'"),
+    "decoder": (lambda model: model.embed("a"), ValueError, "builtin|encoder|hidden"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_OPTIONS)
+def test_bad_options(builtin, case):
+    call, kind, message = BAD_OPTIONS[case]
+    with pytest.raises(kind, match=message):
+        call(builtin)

@@ -1,7 +1,9 @@
 #pragma once
 
-// Products with stored weights: linear_table.h says what they promise. Included once per target: internal linkage.
+// Products with stored weights that are floats: LinearBlock in linear_table.h says what they promise. Included once per
+// target: internal linkage.
 
+#include "cpu/kernel/linear_integers.h"
 #include "cpu/kernel/linear_weights.h"
 
 namespace rootdk::cpu {
@@ -25,7 +27,8 @@ inline void lane_sums(const Vec* vectors, int count, float* sums) {
 }
 
 // Outputs [out, out + count) of one row from their accumulators.
-inline void finish_row(const LinearBlock& block, int row, int out, int count, const Vec* accumulators) {
+template <class Block>
+inline void finish_row(const Block& block, int row, int out, int count, const Vec* accumulators) {
   float sums[kWidth];
   for (int done = 0; done < count; done += kWidth) {
     const int some = smaller(kWidth, count - done);
@@ -33,7 +36,6 @@ inline void finish_row(const LinearBlock& block, int row, int out, int count, co
     for (int i = 0; i < some; ++i) {
       const int o = out + done + i;
       float y = sums[i];
-      if (block.kind == WeightKind::i8) y *= block.row_scales[o];
       if (block.bias) y += block.bias[o];
       block.y[row * block.y_stride + o] = y;
     }
@@ -79,9 +81,8 @@ inline void direct_rows(const LinearBlock& block) {
   for (; out < block.outs; ++out) direct_tile<Weights, kRows, 1>(block, out);
 }
 
-template <class Integers>
-void direct_block(const LinearBlock& block) {
-  with_weights<Integers>(block.kind, [&]<class Weights>() {
+inline void direct_block(const LinearBlock& block) {
+  with_weights(block.kind, [&]<class Weights>() {
     switch (block.rows) {
       case 1: return direct_rows<Weights, 1, 8>(block);
       case 2: return direct_rows<Weights, 2, 4>(block);
@@ -91,25 +92,26 @@ void direct_block(const LinearBlock& block) {
   });
 }
 
-// A panel has rows of padded f32 weights; a tile goes over a chunk of its columns, so that the x of a tile stays in the
-// first cache, and its accumulators wait in memory for the next chunk.
+// A panel holds f32 weights in tiles of kTileOuts outputs: [tile, vector of columns, output, kWidth], one after another
+// in memory, since rows that lie a power of two apart fall into the same sets of the first cache and drive each other
+// out. A tile goes over a chunk of the columns, so that the x of a tile stays in the first cache, and its accumulators
+// wait in memory for the next chunk.
 constexpr int kTileRows = Simd::kPanelVectors == 4 ? 6 : 3;
 constexpr int kTileOuts = 4;
-constexpr int64_t kChunkColumns = 512;
+constexpr int64_t kChunkColumns = 2048;
 
 inline int64_t padded_columns(int64_t columns) { return (columns + kWidth - 1) / kWidth * kWidth; }
 
 template <int kRows>
-inline void panel_tile(const float* x, int64_t x_stride, const float* w, int64_t w_stride, int64_t columns,
-                       Vec (*waiting)[kPanelOuts]) {
+inline void panel_tile(const float* x, int64_t x_stride, const float* w, int64_t columns, Vec (*waiting)[kPanelOuts]) {
   Vec sums[kRows][kTileOuts];
   for (int r = 0; r < kRows; ++r) {
     for (int o = 0; o < kTileOuts; ++o) sums[r][o] = waiting[r][o];
   }
   int64_t k = 0;
-  for (; k + kWidth <= columns; k += kWidth) {
+  for (; k + kWidth <= columns; k += kWidth, w += kTileOuts * kWidth) {
     Vec weights[kTileOuts];
-    for (int o = 0; o < kTileOuts; ++o) weights[o] = Simd::load(w + o * w_stride + k);
+    for (int o = 0; o < kTileOuts; ++o) weights[o] = Simd::load(w + o * kWidth);
     for (int r = 0; r < kRows; ++r) {
       const Vec row = Simd::load(x + r * x_stride + k);
       for (int o = 0; o < kTileOuts; ++o) sums[r][o] = Simd::fma(row, weights[o], sums[r][o]);
@@ -118,7 +120,7 @@ inline void panel_tile(const float* x, int64_t x_stride, const float* w, int64_t
   if (const int rest = static_cast<int>(columns - k); rest > 0) {
     for (int r = 0; r < kRows; ++r) {
       const Vec row = Simd::load_first(x + r * x_stride + k, rest);
-      for (int o = 0; o < kTileOuts; ++o) sums[r][o] = Simd::fma(row, Simd::load(w + o * w_stride + k), sums[r][o]);
+      for (int o = 0; o < kTileOuts; ++o) sums[r][o] = Simd::fma(row, Simd::load(w + o * kWidth), sums[r][o]);
     }
   }
   for (int r = 0; r < kRows; ++r) {
@@ -137,34 +139,36 @@ inline void panel_rows(const LinearBlock& block, const float* panel, int row) {
   for (int64_t k = 0; k < columns; k += kChunkColumns) {
     const int64_t here = columns - k < kChunkColumns ? columns - k : kChunkColumns;
     for (int o = 0; o < block.outs; o += kTileOuts) {
-      panel_tile<kRows>(x + k, columns, panel + o * stride + k, stride, here,
+      panel_tile<kRows>(x + k, columns, panel + o * stride + k * kTileOuts, here,
                         reinterpret_cast<Vec(*)[kPanelOuts]>(&waiting[0][o]));
     }
   }
   for (int r = 0; r < kRows; ++r) finish_row(block, row + r, 0, block.outs, waiting[r]);
 }
 
-template <class Integers>
 inline void widen_panel(const LinearBlock& block, float* panel) {
   const int64_t columns = block.columns, stride = padded_columns(columns);
-  with_weights<Integers>(block.kind, [&]<class Weights>() {
+  with_weights(block.kind, [&]<class Weights>() {
     for (int o = 0; o < block.outs; ++o) {
       const Weights weights(block, o);
-      float* row = panel + o * stride;
+      float* row = panel + o / kTileOuts * kTileOuts * stride + o % kTileOuts * kWidth;
       int64_t k = 0;
-      for (; k + kWidth <= columns; k += kWidth) Simd::store(row + k, weights.load(k));
-      if (k < columns) Simd::store(row + k, weights.load_first(k, static_cast<int>(columns - k)));
+      for (; k + kWidth <= columns; k += kWidth, row += kTileOuts * kWidth) {
+        __builtin_prefetch(static_cast<const char*>(weights.address(k)) + block.row_bytes, 0, 2);
+        Simd::store(row, weights.load(k));
+      }
+      if (k < columns) Simd::store(row, weights.load_first(k, static_cast<int>(columns - k)));
     }
   });
   for (int o = block.outs; o < round_up(block.outs, kTileOuts); ++o) {
-    for (int64_t k = 0; k < stride; k += kWidth) Simd::store(panel + o * stride + k, Simd::zero());
+    float* row = panel + o / kTileOuts * kTileOuts * stride + o % kTileOuts * kWidth;
+    for (int64_t k = 0; k < stride; k += kWidth, row += kTileOuts * kWidth) Simd::store(row, Simd::zero());
   }
 }
 
-template <class Integers>
-void panel_block(const LinearBlock& block) {
+inline void panel_block(const LinearBlock& block) {
   auto* panel = static_cast<float*>(block.scratch);
-  widen_panel<Integers>(block, panel);
+  widen_panel(block, panel);
   int row = 0;
   for (; row + kTileRows <= block.rows; row += kTileRows) panel_rows<kTileRows>(block, panel, row);
   for (; row + 2 <= block.rows; row += 2) panel_rows<2>(block, panel, row);
@@ -175,9 +179,19 @@ inline size_t panel_bytes(int64_t columns) {
   return static_cast<size_t>(padded_columns(columns)) * kPanelOuts * sizeof(float);
 }
 
-template <class Integers>
+inline void round_bf16(const float* x, int64_t count, uint16_t* to) {
+  int64_t i = 0;
+  for (; i + kWidth <= count; i += kWidth) Simd::store_bf16(to + i, Simd::load(x + i));
+  if (const int rest = static_cast<int>(count - i); rest > 0) {
+    Simd::store_bf16_first(to + i, Simd::load_first(x + i, rest), rest);
+  }
+}
+
+template <class Dots>
 constexpr LinearTable linear_functions() {
-  return {.direct = direct_block<Integers>, .panel = panel_block<Integers>, .panel_bytes = panel_bytes};
+  LinearTable table{.direct = direct_block, .panel = panel_block, .panel_bytes = panel_bytes, .round_bf16 = round_bf16};
+  add_integer_functions<Dots>(table);
+  return table;
 }
 
 }  // namespace

@@ -2,25 +2,39 @@
 #include "cpu/simd/avx2.h"
 // The vector comes first.
 #include "cpu/kernel/linear.h"
+#include "cpu/kernel/linear_pairs.h"
 
 namespace rootdk::cpu {
 namespace {
 
-struct Avx2Integers {
-  static Vec load_i8(const int8_t* p) {
-    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+struct Avx2Words {
+  using Int = __m256i;
+  static Int load(const char* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+  static void store(char* p, Int x) { _mm256_store_si256(reinterpret_cast<__m256i*>(p), x); }
+  static Int set1(int32_t x) { return _mm256_set1_epi32(x); }
+  static Int set1_16(int16_t x) { return _mm256_set1_epi16(x); }
+  static Int add(Int a, Int b) { return _mm256_add_epi32(a, b); }
+  static Int bit_and(Int a, Int b) { return _mm256_and_si256(a, b); }
+  template <int kBits>
+  static Int left(Int x) {
+    return _mm256_slli_epi16(x, kBits);
   }
-  static Vec load_i4(const uint8_t* p, bool high) {
-    const __m256i bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
-    const __m256i halves = high ? _mm256_srli_epi32(bytes, 4) : _mm256_and_si256(bytes, _mm256_set1_epi32(15));
-    return _mm256_cvtepi32_ps(_mm256_sub_epi32(halves, _mm256_set1_epi32(8)));
+  template <int kBits>
+  static Int right(Int x) {
+    return _mm256_srli_epi16(x, kBits);
   }
+  template <int kBits>
+  static Int signed_right(Int x) {
+    return _mm256_srai_epi16(x, kBits);
+  }
+  static Int multiply_pairs(Int a, Int b) { return _mm256_madd_epi16(a, b); }
+  static Vec to_float(Int x) { return _mm256_cvtepi32_ps(x); }
 };
 
 }  // namespace
 
 const LinearTable& avx2_linear() {
-  static constexpr LinearTable kTable = linear_functions<Avx2Integers>();
+  static constexpr LinearTable kTable = linear_functions<PairDots<Avx2Words, 3>>();
   return kTable;
 }
 

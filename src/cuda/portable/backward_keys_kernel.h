@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
           terms[n][1] = load_terms(args.terms, head, query + fragment_column(n, 1));
         }
         const Range tile_rows{query, query + kStream}, tile_keys{first_key, first_key + Shape::kOwned};
-        to_gradients<N>(s, dp, features, head, TileOrigin<Rows::keys>{query, first_key + warp_row},
+        to_gradients<N>(s, dp, features, head, TileCorner<Rows::keys>{query, first_key + warp_row},
                         rule.ranges_keep(tile_rows, tile_keys, sequence),
                         [&](int n, int e) { return terms[n][e % 2]; });
         if (first_column < args.value_columns) {

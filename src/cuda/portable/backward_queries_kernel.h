@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
         if (shared.keeps_scores) keep_scores<N>(kept_scores, s);
         add_rows_by_rows<Compute, N>(dp, do_tile + warp_row * shared.value_pitch, v_tile, shared.value_pitch,
                                      round_up(rule.value_dim, kDepthStep));
-        to_gradients<N>(s, dp, features, head, TileOrigin<Rows::queries>{first_row + warp_row, key},
+        to_gradients<N>(s, dp, features, head, TileCorner<Rows::queries>{first_row + warp_row, key},
                         rule.ranges_keep({first_row, first_row + Shape::kOwned}, {key, key + kStream}, sequence),
                         [&](int, int e) { return terms[e / 2]; });
         through_slope<N>(dp, features, head);

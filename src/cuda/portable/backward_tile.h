@@ -68,9 +68,9 @@ __device__ inline float weight_of(float logit, float lse) { return lse == -INFIN
 // the derivative of each logit by its scaled score. terms(n, e) gives the RowTerms of an element's query.
 template <int N, Rows kRows, class Terms>
 __device__ void to_gradients(WarpTile<N>& s, WarpTile<N>& dp, FeatureTile<N>& features, const HeadRule& head,
-                             TileOrigin<kRows> origin, bool ranges_keep, Terms terms) {
-  to_logits<N>(s, features, head, origin, ranges_keep);
-  const TileBits keeps = dropout_keeps<N>(head, origin);
+                             TileCorner<kRows> corner, bool ranges_keep, Terms terms) {
+  to_logits<N>(s, features, head, corner, ranges_keep);
+  const TileBits keeps = dropout_keeps<N>(head, corner);
   for_each_element<N>([&](int n, int e) {
     const RowTerms row = terms(n, e);
     const float p = weight_of(s[n][e], row.lse);

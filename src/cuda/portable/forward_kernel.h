@@ -37,7 +37,7 @@ __device__ inline int next_key_tile(const HeadRule& head, Range rows, int key, i
 // accumulated so far must be multiplied by.
 template <int N>
 __device__ void online_softmax(WarpTile<N>& s, RowSums (&sums)[2], float (&factor)[2], const HeadRule& head,
-                               TileOrigin<Rows::queries> origin, bool with_moments) {
+                               TileCorner<Rows::queries> corner, bool with_moments) {
   float maximum[2] = {-INFINITY, -INFINITY};
   for_each_element<N>([&](int n, int e) { maximum[e / 2] = fmaxf(maximum[e / 2], s[n][e]); });
 #pragma unroll
@@ -50,7 +50,7 @@ __device__ void online_softmax(WarpTile<N>& s, RowSums (&sums)[2], float (&facto
     for_each_element<N>([&](int n, int e) { s[n][e] = sums[e / 2].add(s[n][e], false); });
   }
   if (!head.rule.dropout.active()) return;
-  const TileBits keeps = dropout_keeps<N>(head, origin);
+  const TileBits keeps = dropout_keeps<N>(head, corner);
   for_each_element<N>([&](int n, int e) { s[n][e] *= has_bit(keeps, n, e) ? head.rule.dropout.keep_scale : 0.0f; });
 }
 
@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
         add_rows_by_rows<Compute, kKeys / 8>(s, q_tile + warp_row * shared.head_pitch, k_tile, shared.head_pitch,
                                              padded_head_dim);
       }
-      const TileOrigin<Rows::queries> at{first_row + warp_row, key};
+      const TileCorner<Rows::queries> at{first_row + warp_row, key};
       const Range tile_rows{first_row, first_row + Shape::kOwned};
       FeatureTile<kKeys / 8> features;
       to_logits<kKeys / 8>(s, features, head, at, args.rule.ranges_keep(tile_rows, {key, key + kKeys}, sequence));

@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
     WarpTile<N> s;  // [16 keys of the warp, kStream queries]
     clear<N>(s);
     add_scores<Compute, N, Additive>(s, k_tile + warp_row * pitch, q_tile, pitch, vector, rule.head_dim);
-    const TileOrigin<Rows::keys> at{query, first_key + warp_row};
+    const TileCorner<Rows::keys> at{query, first_key + warp_row};
     FeatureTile<N> features;
     to_logits<N>(s, features, head, at, false);
     for_each_element<N>([&](int n, int e) {

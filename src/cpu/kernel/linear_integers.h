@@ -1,0 +1,299 @@
+#pragma once
+
+// Products with integer weights: IntegerBlock in linear_table.h says what they promise. Included once per target:
+// internal linkage.
+//
+// A vector of weights holds 4 columns of kWidth rows, and a tile multiplies it with the same 4 columns of each of its
+// rows of x. A lane of an accumulator is one output, so that no sum goes over lanes. Dots, which the target's file
+// defines, has the instructions:
+//
+//   Int, Weights                     kWidth sums; a vector of weights, ready to be multiplied
+//   kByteZero, kHalfZero             what Weights are larger by than the integers, for i8 and i4
+//   kPairs                           whether x is read as pairs or as bytes
+//   bytes(p), halves(p, low, high)   Weights from i8; from i4, two vectors; unpacked(p) from bytes of halves
+//   unpack(p, low, high)             the bytes of i4, one integer a byte
+//   quad(block, q)                   4 columns of x in every lane
+//   dot_bytes, dot_halves(sums, w, x)
+
+#include "cpu/kernel/load.h"
+#include "cpu/linear_table.h"
+
+namespace rootdk::cpu {
+namespace {
+
+constexpr int kBlockColumns = 32, kGroupRows = 16, kQuads = 8, kQuadBytes = 64;
+
+// The nearest integer to |x| < 2^22 in the lowest bits: what a float loses when 1.5 * 2^23 is added.
+constexpr float kRounder = 12582912.0f;
+
+inline uint32_t bits_of(float x) {
+  uint32_t bits;
+  __builtin_memcpy(&bits, &x, sizeof bits);
+  return bits;
+}
+
+// Plain loops, which the compiler turns into the target's vectors.
+inline void round_block(const float* x, int8_t* bytes, float& scale, int32_t& sum) {
+  uint32_t largest_bits = 0;  // of magnitudes, which are ordered as integers, NaN last
+  for (int i = 0; i < kBlockColumns; ++i) {
+    const uint32_t bits = bits_of(x[i]) & 0x7fffffffu;
+    largest_bits = bits > largest_bits ? bits : largest_bits;
+  }
+  float largest;
+  __builtin_memcpy(&largest, &largest_bits, sizeof largest);
+  const bool finite = largest_bits < 0x7f800000u, counts = finite && largest >= 0x1p-100f;
+  const float factor = counts ? 127.0f / largest : 0.0f;
+  scale = counts ? largest / 127.0f : finite ? 0.0f : __builtin_nanf("");
+  int32_t total = 0;
+  for (int i = 0; i < kBlockColumns; ++i) {
+    const float number = counts ? x[i] * factor : 0.0f;
+    const int32_t integer = static_cast<int32_t>(bits_of(number + kRounder)) - static_cast<int32_t>(bits_of(kRounder));
+    bytes[i] = static_cast<int8_t>(integer);
+    total += integer;
+  }
+  sum = total;
+}
+
+template <class Dots>
+void round_row(const float* x, int64_t columns, const IntegerRows& to) {
+  for (int64_t b = 0; b * kBlockColumns < columns; ++b) {
+    const int64_t k = b * kBlockColumns;
+    int8_t* bytes = to.bytes + k;
+    if (k + kBlockColumns <= columns) {
+      round_block(x + k, bytes, to.scales[b], to.sums[b]);
+    } else {
+      float padded[kBlockColumns] = {};
+      for (int64_t i = k; i < columns; ++i) padded[i - k] = x[i];
+      round_block(padded, bytes, to.scales[b], to.sums[b]);
+    }
+    if constexpr (Dots::kPairs) {
+      int16_t* pairs = to.pairs + k;
+      for (int i = 0; i < kBlockColumns; i += 4) {
+        pairs[i] = bytes[i];
+        pairs[i + 1] = bytes[i + 2];
+        pairs[i + 2] = bytes[i + 1];
+        pairs[i + 3] = bytes[i + 3];
+      }
+    }
+  }
+}
+
+// Where a tile finds the weights of output `out` and the next ones, block by block.
+template <class Dots>
+class ByteWeights {
+ public:
+  using Weights = typename Dots::Weights;
+  static constexpr int kZero = Dots::kByteZero;
+  ByteWeights() = default;
+  ByteWeights(const IntegerBlock& block, int out)
+      : w_(static_cast<const char*>(block.w) + out / kGroupRows * block.blocks * (kQuads * kQuadBytes) +
+           out % kGroupRows * 4) {}
+  // Quads q and q + 4.
+  void load(int64_t b, int q, Weights& low, Weights& high) const {
+    const char* p = w_ + (b * kQuads + q) * kQuadBytes;
+    low = Dots::bytes(p);
+    high = Dots::bytes(p + kQuads / 2 * kQuadBytes);
+  }
+  void fetch(int64_t b) const {
+    for (int i = 0; i < kQuads; ++i) __builtin_prefetch(w_ + (b * kQuads + i) * kQuadBytes + kAhead, 0, 2);
+  }
+  static typename Dots::Int dot(typename Dots::Int sums, Weights w, typename Dots::Quad x) {
+    return Dots::dot_bytes(sums, w, x);
+  }
+  static Vec scaled(Vec sums, int64_t) { return sums; }
+
+ private:
+  static constexpr int kAhead = 4096;
+  const char* w_ = nullptr;
+};
+
+// Scales of the blocks of i4, kWidth outputs at a time.
+class BlockScales {
+ public:
+  BlockScales() = default;
+  BlockScales(const IntegerBlock& block, int out)
+      : scales_(block.block_scales + out / kGroupRows * block.blocks * kGroupRows + out % kGroupRows) {}
+  Vec at(int64_t b) const { return Simd::load_bf16(scales_ + b * kGroupRows); }
+
+ private:
+  const uint16_t* scales_ = nullptr;
+};
+
+template <class Dots>
+class HalfByteWeights {
+ public:
+  using Weights = typename Dots::Weights;
+  static constexpr int kZero = Dots::kHalfZero;
+  HalfByteWeights() = default;
+  HalfByteWeights(const IntegerBlock& block, int out)
+      : w_(static_cast<const char*>(block.w) + out / kGroupRows * block.blocks * (kQuads / 2 * kQuadBytes) +
+           out % kGroupRows * 4),
+        scales_(block, out) {}
+  void load(int64_t b, int q, Weights& low, Weights& high) const { Dots::halves(address(b, q), low, high); }
+  const char* address(int64_t b, int q) const { return w_ + (b * (kQuads / 2) + q) * kQuadBytes; }
+  void fetch(int64_t b) const {
+    for (int i = 0; i < kQuads / 2; ++i) __builtin_prefetch(address(b, i) + kAhead, 0, 2);
+  }
+  static typename Dots::Int dot(typename Dots::Int sums, Weights w, typename Dots::Quad x) {
+    return Dots::dot_halves(sums, w, x);
+  }
+  Vec scaled(Vec sums, int64_t b) const { return Simd::mul(sums, scales_.at(b)); }
+
+ private:
+  static constexpr int kAhead = 4096;
+  const char* w_ = nullptr;
+  BlockScales scales_;
+};
+
+// Halves that unpack_vectors() has written: [vector, block, 8 quads, kWidth * 4 bytes].
+template <class Dots>
+class UnpackedWeights {
+ public:
+  using Weights = typename Dots::Weights;
+  static constexpr int kZero = Dots::kHalfZero;
+  static constexpr int kVectorBytes = kWidth * 4;
+  UnpackedWeights() = default;
+  UnpackedWeights(const IntegerBlock& block, const char* unpacked, int out) : w_(unpacked), scales_(block, out) {}
+  void load(int64_t b, int q, Weights& low, Weights& high) const {
+    const char* p = w_ + (b * kQuads + q) * kVectorBytes;
+    low = Dots::unpacked(p);
+    high = Dots::unpacked(p + kQuads / 2 * kVectorBytes);
+  }
+  void fetch(int64_t) const {}
+  static typename Dots::Int dot(typename Dots::Int sums, Weights w, typename Dots::Quad x) {
+    return Dots::dot_halves(sums, w, x);
+  }
+  Vec scaled(Vec sums, int64_t b) const { return Simd::mul(sums, scales_.at(b)); }
+
+ private:
+  const char* w_ = nullptr;
+  BlockScales scales_;
+};
+
+template <class Dots>
+inline void unpack_vector(const IntegerBlock& block, int out, char* to) {
+  const HalfByteWeights<Dots> weights(block, out);
+  constexpr int kVectorBytes = kWidth * 4;
+  for (int64_t b = 0; b < block.blocks; ++b) {
+    for (int q = 0; q < kQuads / 2; ++q) {
+      char* low = to + (b * kQuads + q) * kVectorBytes;
+      Dots::unpack(weights.address(b, q), low, low + kQuads / 2 * kVectorBytes);
+    }
+  }
+}
+
+inline void finish_integers(const IntegerBlock& block, int row, int out, Vec total) {
+  const int count = smaller(kWidth, block.outs - out);
+  float* y = block.y + row * block.y_stride + out;
+  if (count == kWidth) {
+    if (block.kind == WeightKind::i8) total = Simd::mul(total, Simd::load(block.row_scales + out));
+    if (block.bias) total = Simd::add(total, Simd::load(block.bias + out));
+    Simd::store(y, total);
+    return;
+  }
+  if (block.kind == WeightKind::i8) total = Simd::mul(total, Simd::load_first(block.row_scales + out, count));
+  if (block.bias) total = Simd::add(total, Simd::load_first(block.bias + out, count));
+  Simd::store_first(y, total, count);
+}
+
+// kRows rows of x from `row` against kVectors vectors of outputs from `out`. A tile of few accumulators has two for
+// each sum: one would wait for itself.
+template <class Dots, class Source, int kRows, int kVectors>
+inline void integer_tile(const IntegerBlock& block, const Source (&source)[kVectors], int row, int out) {
+  constexpr int kChains = kRows * kVectors <= 4 ? 2 : 1;
+  const int64_t blocks = block.blocks;
+  const IntegerRows& x = block.x;
+  Vec total[kRows][kVectors];
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kVectors; ++v) total[r][v] = Simd::zero();
+  }
+  for (int64_t b = 0; b < blocks; ++b) {
+    typename Dots::Int sums[kChains][kRows][kVectors];
+    for (int r = 0; r < kRows; ++r) {
+      const typename Dots::Int start = Dots::set1(-Source::kZero * x.sums[(row + r) * blocks + b]);
+      for (int v = 0; v < kVectors; ++v) {
+        sums[kChains - 1][r][v] = Dots::set1(0);
+        sums[0][r][v] = start;
+      }
+    }
+    if constexpr (kRows == 1) {
+      for (int v = 0; v < kVectors; ++v) source[v].fetch(b);
+    }
+    for (int q = 0; q < kQuads / 2; ++q) {
+      typename Dots::Weights low[kVectors], high[kVectors];
+      for (int v = 0; v < kVectors; ++v) source[v].load(b, q, low[v], high[v]);
+      for (int r = 0; r < kRows; ++r) {
+        const int64_t at = ((row + r) * blocks + b) * kBlockColumns;
+        const typename Dots::Quad x_low = Dots::quad(x, at + q * 4), x_high = Dots::quad(x, at + (q + kQuads / 2) * 4);
+        for (int v = 0; v < kVectors; ++v) {
+          sums[0][r][v] = Source::dot(sums[0][r][v], low[v], x_low);
+          sums[kChains - 1][r][v] = Source::dot(sums[kChains - 1][r][v], high[v], x_high);
+        }
+      }
+    }
+    for (int r = 0; r < kRows; ++r) {
+      const Vec scale = Simd::set1(x.scales[(row + r) * blocks + b]);
+      for (int v = 0; v < kVectors; ++v) {
+        typename Dots::Int sum = sums[0][r][v];
+        if constexpr (kChains == 2) sum = Dots::add(sum, sums[1][r][v]);
+        total[r][v] = Simd::fma(source[v].scaled(Dots::to_float(sum), b), scale, total[r][v]);
+      }
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kVectors; ++v) {
+      if (out + v * kWidth < block.outs) finish_integers(block, row + r, out + v * kWidth, total[r][v]);
+    }
+  }
+}
+
+// All rows of x against kVectors vectors of outputs.
+template <class Dots, class Source, int kVectors>
+inline void integer_rows(const IntegerBlock& block, const Source (&source)[kVectors], int out) {
+  int row = 0;
+  for (; row + Dots::kTileRows <= block.rows; row += Dots::kTileRows) {
+    integer_tile<Dots, Source, Dots::kTileRows>(block, source, row, out);
+  }
+  for (; row + 2 <= block.rows; row += 2) integer_tile<Dots, Source, 2>(block, source, row, out);
+  if (row < block.rows) integer_tile<Dots, Source, 1>(block, source, row, out);
+}
+
+constexpr int kIntegerVectors = 2;
+constexpr int kUnpackRows = 12;  // from how many rows on the halves of i4 are unpacked once
+
+template <class Dots>
+void integer_block(const IntegerBlock& block) {
+  // The last vector may lie behind the outputs, never behind the group: two vectors are at most one group, or two.
+  for (int out = 0; out < block.outs; out += kIntegerVectors * kWidth) {
+    const int second = out + kWidth < block.outs ? out + kWidth : out;  // computed twice where there is no second
+    if (block.kind == WeightKind::i8) {
+      const ByteWeights<Dots> source[] = {{block, out}, {block, second}};
+      integer_rows<Dots>(block, source, out);
+    } else if (block.rows < kUnpackRows) {
+      const HalfByteWeights<Dots> source[] = {{block, out}, {block, second}};
+      integer_rows<Dots>(block, source, out);
+    } else {
+      auto* unpacked = static_cast<char*>(block.scratch);
+      char* next = unpacked + block.blocks * kBlockColumns * kWidth;
+      unpack_vector<Dots>(block, out, unpacked);
+      unpack_vector<Dots>(block, second, next);
+      const UnpackedWeights<Dots> source[] = {{block, unpacked, out}, {block, next, second}};
+      integer_rows<Dots>(block, source, out);
+    }
+  }
+}
+
+inline size_t unpacked_bytes(int64_t blocks) {
+  return static_cast<size_t>(blocks) * kBlockColumns * kWidth * kIntegerVectors;
+}
+
+template <class Dots>
+constexpr void add_integer_functions(LinearTable& table) {
+  table.round_row = round_row<Dots>;
+  table.wants_pairs = Dots::kPairs;
+  table.integers = integer_block<Dots>;
+  table.unpacked_bytes = unpacked_bytes;
+}
+
+}  // namespace
+}  // namespace rootdk::cpu

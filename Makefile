@@ -6,9 +6,10 @@
 #   make bench    the benchmark grid, into docs/results/
 #   make format   clang-format over the tree
 #   make wheel    a Python wheel with the libraries, the command line and the built-in model, into dist/
+#   make web      the library in WebAssembly for the live page, into web/built/ (emscripten)
 #   make install  into PREFIX (default /usr/local)
 
-.PHONY: run build test check campaign bench format wheel install clean
+.PHONY: run build test check campaign bench format wheel web install clean
 PREFIX ?= /usr/local
 N ?= 1000000
 
@@ -39,11 +40,15 @@ bench: build
 
 format:
 	@scripts/setup.sh format
-	@git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs clang-format-14 -i
+	@git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' 'web/src/*.js' 'tests/web/*.mjs' | xargs clang-format-14 -i
 
 wheel: build
 	@scripts/setup.sh wheel
 	@python3 scripts/build_wheel.py build dist
+
+web:
+	@scripts/setup.sh web
+	@scripts/wasm.sh update
 
 install: build
 	@cmake --install build --prefix $(PREFIX)

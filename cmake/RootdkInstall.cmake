@@ -12,6 +12,10 @@ endif()
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/rootdk)
 install(EXPORT rootdk-targets NAMESPACE rootdk:: DESTINATION ${package_dir})
+set(ROOTDK_HAVE_MPI OFF)
+if(TARGET rootdk_mpi)
+  set(ROOTDK_HAVE_MPI ON)
+endif()
 configure_package_config_file(cmake/rootdk-config.cmake.in ${PROJECT_BINARY_DIR}/cmake/rootdk-config.cmake
   INSTALL_DESTINATION ${package_dir})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/cmake/rootdk-config-version.cmake

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What make check adds to make test: clang-tidy, warnings as errors, the sanitizers, fuzzing, the kernels on another
-# processor, and random configurations.
+# What make check adds to make test: clang-tidy, warnings as errors, the sanitizers, fuzzing, the kernels on other
+# processors, and random configurations.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,5 +15,6 @@ scripts/test.sh asan-ubsan all --label-exclude python
 # The thread sanitizer looks at the tests that start threads.
 scripts/test.sh tsan thread_tests --label-regex threads
 scripts/cross.sh
+scripts/wasm.sh check
 scripts/fuzz.sh
 scripts/campaign.sh check

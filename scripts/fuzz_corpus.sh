@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 seconds=${1:?usage: fuzz_corpus.sh SECONDS [TARGET...]}
 shift
 targets=("$@")
-[ ${#targets[@]} -gt 0 ] || targets=(safetensors_fuzz config_fuzz tokenizer_fuzz)
+[ ${#targets[@]} -gt 0 ] || targets=(safetensors_fuzz config_fuzz tokenizer_fuzz torch_file_fuzz)
 
 scripts/build.sh release write_corpus -DROOTDK_TESTS=ON -DROOTDK_FUZZ=ON
 programs=build/fuzz/bin
@@ -16,7 +16,7 @@ for name in "${targets[@]}"; do
   scripts/build.sh release "$name" -DROOTDK_TESTS=ON -DROOTDK_FUZZ=ON
   scripts/build.sh release "${name}_coverage" -DROOTDK_TESTS=ON -DROOTDK_FUZZ=ON
   case $name in
-    tokenizer_fuzz) seeds=fuzz/seeds/tokenizer ;;
+    tokenizer_fuzz | torch_file_fuzz) seeds=fuzz/seeds/${name%_fuzz} ;;
     *) seeds=build/fuzz/${name%_fuzz}_corpus ;;
   esac
   kept=fuzz/corpus/${name%_fuzz}

@@ -112,7 +112,7 @@ std::vector<Request> read_requests(const GenerateVerb& options, const LoadedMode
   return requests;
 }
 
-void print_line(const OrderedJson& line) {
+void print_json(const OrderedJson& line) {
   std::puts(line.dump(-1, ' ', false, OrderedJson::error_handler_t::replace).c_str());
   std::fflush(stdout);
 }
@@ -121,7 +121,7 @@ void print_answer(std::size_t index, const Request& request, const Generation& g
   const std::vector<std::int32_t> fresh(generation.ids.end() - generation.new_tokens, generation.ids.end());
   OrderedJson line = {{"index", index}, {"new_ids", fresh}, {"new_tokens", generation.new_tokens}};
   if (request.stream) line["new_text"] = request.text;
-  print_line(line);
+  print_json(line);
 }
 
 }  // namespace
@@ -142,7 +142,7 @@ void run_prompts(const GenerateVerb& options) {
       const bool stopped = request.stop.stopped();
       if (token.last && !stopped) text += request.stop.finish();
       request.text += text;
-      if (options.stream) print_line({{"index", token.request}, {"id", token.id}, {"text", text}});
+      if (options.stream) print_json({{"index", token.request}, {"id", token.id}, {"text", text}});
       if (!token.last && !stopped) continue;
       if (!token.last) batch.cancel(token.request);
       print_answer(token.request, request, batch.result(token.request));

@@ -5,7 +5,6 @@
 #include <memory>
 
 #include "core/check.h"
-#include "lab/inspect/head_label.h"
 #include "lab/inspect/json.h"
 #include "lab/inspect/page.h"
 #include "models/write_text.h"
@@ -33,49 +32,76 @@ std::vector<std::int32_t> ids_of(const InspectVerb& options, const LoadedModel& 
 
 std::string cell(double value, const char* pattern) { return std::isnan(value) ? "-" : format(pattern, value); }
 
-const lab::HeadProfile* same_head(const lab::Inspection& inspection, const lab::HeadProfile& head) {
-  for (const lab::HeadProfile& other : inspection.heads) {
-    if (other.stack == head.stack && other.layer == head.layer && other.head == head.head) return &other;
+// Every head that any side has, those of the first side first: grouped by label, the clearest of each group first.
+struct HeadPair {
+  const lab::HeadProfile* sides[2] = {nullptr, nullptr};
+  const lab::HeadProfile& any() const { return *(sides[0] ? sides[0] : sides[1]); }
+};
+std::vector<HeadPair> head_pairs(const std::vector<lab::Inspection>& sides) {
+  std::vector<HeadPair> pairs;
+  for (const lab::PairedHeads& pair : lab::paired_heads(sides)) {
+    HeadPair& heads = pairs.emplace_back();
+    for (std::size_t s = 0; s < sides.size(); ++s) {
+      if (pair[s]) heads.sides[s] = &sides[s].heads[*pair[s]];
+    }
   }
-  return nullptr;
+  return pairs;
 }
 
-void print(const std::vector<lab::Inspection>& sides, const Style& style) {
+void print_titles(const std::vector<lab::Inspection>& sides, const Style& style) {
   for (std::size_t s = 0; s < sides.size(); ++s) {
     std::printf("%s%s: %s, %lld parameters, %zu token%s, %zu heads\n", sides.size() > 1 ? (s ? "B  " : "A  ") : "",
                 sides[s].model.c_str(), sides[s].architecture.c_str(), static_cast<long long>(sides[s].parameters),
                 sides[s].ids.size(), sides[s].ids.size() == 1 ? "" : "s", sides[s].heads.size());
+    for (const std::string& warning : sides[s].warnings)
+      std::printf("%s\n", style.yellow("warning: " + warning).c_str());
   }
   std::printf("\n");
-  Table table(2);
+}
+
+void print(const std::vector<lab::Inspection>& sides, const Style& style) {
+  print_titles(sides, style);
+  const bool two = sides.size() > 1;
+  Table table(two ? 3 : 2);
   std::vector<std::string> heading = {"label", "head"};
-  const char* const kColumns[] = {"entropy", "eff. keys", "max logit", "saturated", "grad. left", "sink", "distance"};
-  if (sides.size() > 1) heading.insert(heading.begin() + 1, "label B");
-  for (const char* column : kColumns) {
-    heading.emplace_back(column);
-    if (sides.size() > 1) heading.emplace_back("B");
+  if (two) heading.insert(heading.begin() + 1, "label B");
+  struct Column {
+    const char* title;
+    const char* pattern;
+    double (*value)(const lab::HeadProfile&);
+  };
+  using Head = lab::HeadProfile;
+  const Column kColumns[] = {
+      {"score", "%.2f", [](const Head& h) { return h.label.rows > 0 ? h.label.score : std::nan(""); }},
+      {"chance", "%.2f", [](const Head& h) { return h.label.chance; }},
+      {"rows", "%.0f",
+       [](const Head& h) { return h.label.rows > 0 ? static_cast<double>(h.label.rows) : std::nan(""); }},
+      {"entropy", "%.2f", [](const Head& h) { return h.entropy; }},
+      {"keys", "%.1f", [](const Head& h) { return h.effective_keys; }},
+      {"logit", "%.2f", [](const Head& h) { return h.max_logit; }},
+      {"sat.", "%.2f", [](const Head& h) { return h.saturation; }},
+      {"grad.", "%.3f", [](const Head& h) { return h.gradient_left; }},
+      {"sink", "%.2f", [](const Head& h) { return h.sink_mass; }},
+      {"unif.", "%.2f", [](const Head& h) { return h.sink_chance; }},
+      {"dist.", "%.1f", [](const Head& h) { return h.mean_distance; }}};
+  for (const Column& column : kColumns) {
+    heading.emplace_back(column.title);
+    if (two) heading.emplace_back("B");
   }
   for (std::string& text : heading) text = style.bold(text);
   table.add(heading);
-  for (std::size_t index : lab::sorted_by_label(sides[0])) {
-    const lab::HeadProfile& head = sides[0].heads[index];
-    const lab::HeadProfile* other = sides.size() > 1 ? same_head(sides[1], head) : nullptr;
-    std::vector<std::string> row = {std::string(lab::name_of(head.label))};
-    if (sides.size() > 1) row.emplace_back(other ? lab::name_of(other->label) : "-");
+  for (const HeadPair& pair : head_pairs(sides)) {
+    const lab::HeadProfile& head = pair.any();
+    std::vector<std::string> row;
+    for (std::size_t s = 0; s < sides.size(); ++s)
+      row.emplace_back(pair.sides[s] ? lab::name_of(pair.sides[s]->label.label) : "-");
     row.push_back(format("%s%lld.%lld",
                          head.stack == StackKind::main ? "" : (std::string(lab::name_of(head.stack)) + " ").c_str(),
                          static_cast<long long>(head.layer), static_cast<long long>(head.head)));
-    auto add = [&](double lab::HeadProfile::*field, const char* pattern) {
-      row.push_back(cell(head.*field, pattern));
-      if (sides.size() > 1) row.push_back(other ? cell(other->*field, pattern) : "-");
-    };
-    add(&lab::HeadProfile::entropy, "%.2f");
-    add(&lab::HeadProfile::effective_keys, "%.1f");
-    add(&lab::HeadProfile::max_logit, "%.2f");
-    add(&lab::HeadProfile::saturation, "%.2f");
-    add(&lab::HeadProfile::gradient_left, "%.3f");
-    add(&lab::HeadProfile::sink_mass, "%.2f");
-    add(&lab::HeadProfile::mean_distance, "%.1f");
+    for (const Column& column : kColumns) {
+      for (std::size_t s = 0; s < sides.size(); ++s)
+        row.push_back(pair.sides[s] ? cell(column.value(*pair.sides[s]), column.pattern) : "-");
+    }
     table.add(row);
   }
   std::fputs(table.text("").c_str(), stdout);
@@ -86,6 +112,13 @@ void print(const std::vector<lab::Inspection>& sides, const Style& style) {
                                         static_cast<int>(rule.rule.size()), rule.rule.data()))
                             .c_str());
   }
+  std::printf(
+      "%s\n",
+      style
+          .dim("chance, unif.: what uniform attention over the same keys would give, to the label's keys and to "
+               "the sink.\nA label needs a score that is significant after correction for all heads: "
+               "docs/lab.md has the test.")
+          .c_str());
 }
 
 void run_inspect(const InspectVerb& options) {

@@ -2,9 +2,11 @@
 
 #include <unistd.h>
 
-#include <atomic>
+#include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -54,27 +56,66 @@ nlohmann::json to_json(const lab::Result& result) {
           {"high", json_number(finding.measured.high)},
           {"verdict", lab::name_of(finding.verdict)},
           {"note", finding.note},
+          {"setup", finding.setup},
           {"samples", finding.samples},
           {"seconds", result.seconds},
           {"details", details}};
 }
 
-// A line that is written over while a long experiment runs; only where somebody looks.
+// "40 s", "3 min".
+std::string duration(double seconds) {
+  return seconds < 90 ? format("%.0f s", std::max(1.0, seconds)) : format("%.0f min", std::ceil(seconds / 60));
+}
+
+// A line on the terminal that says what runs and how long is left, and is written over; nothing where it is no
+// terminal.
 class ProgressLine {
  public:
-  void show(int id, std::string_view stage, double share) {
+  ProgressLine(const std::vector<lab::Claim>& claims, bool quick) : claims_(claims), quick_(quick) {
+    for (const lab::Claim& claim : claims) foretold_ += cost(claim);
+  }
+
+  void begin(std::size_t index) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (index > 0) behind_ += cost(claims_[index - 1]);
+      index_ = index;
+      share_ = 0;
+    }
+    show("measuring", 0);
+  }
+
+  void show(std::string_view stage, double share) {
     if (!isatty(STDERR_FILENO)) return;
-    std::fprintf(stderr, "\r  claim %d: %.*s %3.0f %%  ", id, static_cast<int>(stage.size()), stage.data(),
-                 100 * share);
+    const std::lock_guard lock(mutex_);  // experiments report from several threads
+    share_ = std::max(share_, share);
+    const double done = behind_ + share_ * cost(claims_[index_]);
+    const double elapsed = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+    // What has been done tells how fast this machine is; at first the claims' own figures must do.
+    const double pace = done > 1 ? elapsed / done : 1;
+    std::string line =
+        format("  claim %d (%zu of %zu): %.*s %.0f %%, about %s left", claims_[index_].id, index_ + 1, claims_.size(),
+               static_cast<int>(stage.size()), stage.data(), 100 * share_, duration(pace * (foretold_ - done)).c_str());
+    std::fprintf(stderr, "\r%s\033[K", line.c_str());
     shown_ = true;
   }
+
   void clear() {
+    const std::lock_guard lock(mutex_);
     if (shown_) std::fputs("\r\033[K", stderr);
     shown_ = false;
   }
 
  private:
-  std::atomic<bool> shown_ = false;  // experiments report from several threads
+  double cost(const lab::Claim& claim) const { return quick_ ? claim.quick_seconds : claim.seconds; }
+
+  const std::vector<lab::Claim>& claims_;
+  const bool quick_;
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  std::mutex mutex_;
+  std::size_t index_ = 0;
+  double foretold_ = 0, behind_ = 0, share_ = 0;  // in foretold seconds; of the claim that runs
+  bool shown_ = false;
 };
 
 void print(const lab::Result& result, const Style& style) {
@@ -106,14 +147,14 @@ void run_lab(const LabOptions& options) {
   if (claims.empty()) claims = lab::catalogue();
   const Style style = Style::of_stdout();
   std::vector<lab::Result> results;
-  for (const lab::Claim& claim : claims) {
-    ProgressLine progress;
-    lab::Bench bench;
-    bench.seed = options.seed;
-    bench.quick = options.quick;
-    bench.progress = [&](std::string_view stage, double share) { progress.show(claim.id, stage, share); };
-    progress.show(claim.id, "measuring", 0);
-    results.push_back(lab::measure(claim, bench));
+  ProgressLine progress(claims, options.quick);
+  lab::Bench bench;
+  bench.seed = options.seed;
+  bench.quick = options.quick;
+  bench.progress = [&](std::string_view stage, double share) { progress.show(stage, share); };
+  for (std::size_t index = 0; index < claims.size(); ++index) {
+    progress.begin(index);
+    results.push_back(lab::measure(claims[index], bench));
     progress.clear();
     if (!options.json) print(results.back(), style);
   }
@@ -137,7 +178,7 @@ void add_lab_command(Command& program) {
   Command* verb = program.add_subcommand("lab", "The claims about attention, measured on this machine");
   add_numbers_option(*verb, "--only", options->only, "Measure these claims alone, by number");
   add_seed_option(*verb, options->seed, "Seed of every random number; the same seed gives the same findings");
-  verb->add_flag("--quick", options->quick, "Fewer samples: under a minute");
+  verb->add_flag("--quick", options->quick, "Fewer samples and shorter training: about half a minute");
   verb->add_option("--report", options->report, "Write one self-contained HTML page here")->type_name("FILE");
   verb->add_flag("--json", options->json, "Print JSON");
   verb->callback([options] { run_lab(*options); });

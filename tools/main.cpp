@@ -31,12 +31,14 @@ int main(int argc, char** argv) {
   rootdk::tools::add_attention_command(command);
   rootdk::tools::add_explain_command(command);
   rootdk::tools::add_bench_command(command);
+  rootdk::tools::add_plan_command(command);
   rootdk::tools::add_forward_command(command);
   rootdk::tools::add_generate_command(command);
   rootdk::tools::add_quantize_command(command);
   rootdk::tools::add_embed_command(command);
   rootdk::tools::add_train_command(command);
   rootdk::tools::add_inspect_command(command);
+  rootdk::tools::add_live_command(command);
   rootdk::tools::add_version_command(command);
   try {
     if (const std::optional<int> status = program.run(argc, argv)) return *status;

@@ -3,10 +3,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
+#include <utility>
 
 namespace rootdk::tools {
 
@@ -21,6 +23,61 @@ std::string Style::wrap(std::string_view code, std::string_view text) const {
   if (!colour_) return std::string(text);
   std::string result = "\x1b[";
   return result.append(code).append("m").append(text).append("\x1b[0m");
+}
+
+bool terminal_has_utf8() {
+  for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
+    const char* value = std::getenv(name);
+    if (!value || !*value) continue;
+    std::string lower(value);
+    std::ranges::transform(lower, lower.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    return lower.find("utf-8") != std::string::npos || lower.find("utf8") != std::string::npos;
+  }
+  return true;
+}
+
+std::string for_terminal(std::string_view text) {
+  static const bool utf8 = terminal_has_utf8();
+  if (utf8) return std::string(text);
+  static constexpr std::pair<std::string_view, std::string_view> kPlain[] = {{"√d_k", "sqrt(d_k)"},
+                                                                             {"√d", "sqrt(d)"},
+                                                                             {"√", "sqrt "},
+                                                                             {"Σ", "sum "},
+                                                                             {"ᵀ", "^T"},
+                                                                             {"²", "^2"},
+                                                                             {"·", "."},
+                                                                             {"×", "x"},
+                                                                             {"…", "..."},
+                                                                             {"│", "|"},
+                                                                             {"─", "-"},
+                                                                             {"░", ":"},
+                                                                             {"▒", "+"},
+                                                                             {"▓", "%"},
+                                                                             {"█", "#"},
+                                                                             {"▏", "-"},
+                                                                             {"▎", "-"},
+                                                                             {"▍", "-"},
+                                                                             {"▌", "="},
+                                                                             {"▋", "="},
+                                                                             {"▊", "="},
+                                                                             {"▉", "="}};
+  std::string plain;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::string_view rest = text.substr(at);
+    const auto known = std::ranges::find_if(kPlain, [&](const auto& pair) { return rest.starts_with(pair.first); });
+    if (known != std::end(kPlain)) {
+      plain += known->second;
+      at += known->first.size();
+    } else if (static_cast<unsigned char>(rest[0]) < 0x80) {
+      plain += rest[0];
+      ++at;
+    } else {  // one mark for all the bytes of a character
+      plain += '?';
+      do ++at;
+      while (at < text.size() && (static_cast<unsigned char>(text[at]) & 0xc0u) == 0x80u);
+    }
+  }
+  return plain;
 }
 
 std::size_t display_width(std::string_view text) {
@@ -55,6 +112,11 @@ std::string format(const char* pattern, ...) {
   std::vsnprintf(text.data(), text.size() + 1, pattern, again);
   va_end(again);
   return text;
+}
+
+void Table::add(std::vector<std::string> cells) {
+  for (std::string& cell : cells) cell = for_terminal(cell);
+  rows_.push_back(std::move(cells));
 }
 
 std::string Table::text(std::string_view indent) const {

@@ -26,6 +26,11 @@ class Style {
   bool colour_;
 };
 
+// Whether the terminal shows UTF-8: as LC_ALL, LC_CTYPE or LANG say, and yes where all are unset.
+bool terminal_has_utf8();
+// The text as the terminal can show it: itself, or ASCII of the same meaning. Shades and bars keep their width.
+std::string for_terminal(std::string_view text);
+
 // Columns of a terminal that the text takes: code points, colour codes not counted.
 std::size_t display_width(std::string_view text);
 std::string pad_right(std::string_view text, std::size_t width);
@@ -38,7 +43,7 @@ std::string pad_left(std::string_view text, std::size_t width);
 class Table {
  public:
   explicit Table(std::size_t left = 1) : left_(left) {}
-  void add(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
+  void add(std::vector<std::string> cells);
   std::string text(std::string_view indent = "  ") const;
 
  private:

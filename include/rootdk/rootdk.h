@@ -6,6 +6,7 @@
 
 // The whole public API. Each header can also be included on its own.
 #include "rootdk/attention.h"
+#include "rootdk/distributed.h"
 #include "rootdk/dropout.h"
 #include "rootdk/dtype.h"
 #include "rootdk/error.h"

@@ -20,7 +20,7 @@ from ._abi import version as _version
 from ._attention import Explanation, attention, attention_backward, dropout_keeps, explain, merge_states
 from ._buffer import Buffer
 from ._errors import DeviceError, FileError, UnsupportedError
-from ._inspection import HeadProfile, Inspection, inspect
+from ._inspection import HeadProfile, Inspection, LabelScore, inspect
 from ._kv_cache import KvCache, KvSequence, KvUsage
 from ._models import Beam, Generation, Model, Token, load
 from ._positions import (
@@ -45,8 +45,8 @@ __version__: str = _version().decode()
 
 
 def __getattr__(name: str) -> "_types.ModuleType":
-    """rootdk.torch and rootdk.huggingface need no import; their dependencies are imported on first use."""
-    if name in ("torch", "huggingface"):
+    """rootdk.torch, rootdk.huggingface and rootdk.distributed need no import; their dependencies are imported on first use."""
+    if name in ("torch", "huggingface", "distributed"):
         return _importlib.import_module("." + name, __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
@@ -65,6 +65,7 @@ __all__ = [
     "KvCache",
     "KvSequence",
     "KvUsage",
+    "LabelScore",
     "Model",
     "RopeParams",
     "Token",

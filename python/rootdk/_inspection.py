@@ -13,6 +13,18 @@ from ._params import whole
 from ._tables import html_table, layer_maps, text_table
 
 
+class LabelScore(NamedTuple):
+    """One question asked of a head: how much weight do the keys get that a label is about?"""
+
+    label: str
+    score: float  # the mean over rows; for "broad" effective keys over visible keys; NaN where no row raises the question
+    chance: float  # what uniform attention over the same mask would score
+    rows: int  # that raise the question
+    tokens: int  # different query tokens among them: rows of one token count as one observation
+    p_value: float  # of a score so large without a preference for those keys: an upper bound
+    significant: bool  # after correction for all heads of the model and all labels
+
+
 class HeadProfile(NamedTuple):
     """One head of one layer; docs/lab.md says where each number comes from. NaN where a number is not defined."""
 
@@ -20,18 +32,23 @@ class HeadProfile(NamedTuple):
     layer: int
     head: int
     label: str  # what it mostly does; Inspection.rules says what that means
-    strength: float  # the number that the label's rule looked at
+    strength: float  # the score of the label; 0 where the head is "mixed"
+    chance: float  # what uniform attention over the same mask would score
+    label_rows: int  # that the score rests on
+    p_value: float  # of the score, before correction for all heads; Inspection.scores has those of every label
     entropy: float  # nats
     effective_keys: float
     max_logit: float
     saturation: float  # the share of rows with a weight over 0.9
     gradient_left: float  # 1 - sum p^2
     sink_mass: float  # weight on the first key
+    sink_chance: float  # what uniform attention would put there
     mean_distance: float  # in tokens
     previous: float  # weight on the token before
     first: float  # weight on the first token
     same: float  # weight on equal tokens
-    induction: float  # weight on tokens that followed an earlier occurrence of the row's token
+    induction: float  # weight on tokens that followed an earlier occurrence of the row's token, neither the token just
+    # before nor an equal one
     near: float  # weight at most 8 tokens away
     used: float  # effective keys over visible keys
     rows: int
@@ -46,12 +63,15 @@ class HeadProfile(NamedTuple):
 _COLUMNS = (
     ("label", ""),
     ("head", ""),
+    ("score", ".2f"),
+    ("chance", ".2f"),
     ("entropy", ".2f"),
     ("effective keys", ".1f"),
     ("max logit", ".2f"),
     ("saturated", ".2f"),
     ("gradient left", ".3f"),
     ("sink", ".2f"),
+    ("uniform", ".2f"),
     ("distance", ".1f"),
 )
 _PICTURED = ("effective_keys", "saturation", "sink_mass", "mean_distance")
@@ -72,6 +92,8 @@ class Inspection:
         self.token_count: int = self._json["token_count"]
         self.tokens: Optional[List[str]] = self._json.get("tokens")  # None for texts of over 1024 tokens
         self.rules: Dict[str, str] = self._json["rules"]  # what each label means
+        self.trained_context: int = self._json["trained_context"]  # 0: the config does not say
+        self.warnings: List[str] = self._json["warnings"]  # what keeps the numbers from meaning what they seem to
         self.heads = [
             HeadProfile._make(math.nan if head[name] is None else head[name] for name in HeadProfile._fields)
             for head in self._json["heads"]
@@ -94,6 +116,14 @@ class Inspection:
 
     def find(self, layer: int, head: int, stack: str = "self") -> HeadProfile:
         return self.heads[self._place(layer, head, stack)]
+
+    def scores(self, layer: int, head: int, stack: str = "self") -> List[LabelScore]:
+        """What every label scores for a head, whether it is given or not."""
+        scores = self._json["heads"][self._place(layer, head, stack)]["scores"]
+        return [
+            LabelScore._make(math.nan if score[name] is None else score[name] for name in LabelScore._fields)
+            for score in scores
+        ]
 
     def map(self, layer: int, head: int, stack: str = "self") -> List[List[float]]:
         """The weights of a head, one row a query; of a text longer than map_size pooled into that many cells each
@@ -130,23 +160,29 @@ class Inspection:
             (
                 head.label,
                 head.name,
+                math.nan if math.isnan(head.chance) else head.strength,
+                head.chance,
                 head.entropy,
                 head.effective_keys,
                 head.max_logit,
                 head.saturation,
                 head.gradient_left,
                 head.sink_mass,
+                head.sink_chance,
                 head.mean_distance,
             )
             for head in self.heads
         ]
+
+    def _warning_lines(self) -> List[str]:
+        return [f"warning: {warning}" for warning in self.warnings]
 
     def _title(self) -> str:
         tokens = "1 token" if self.token_count == 1 else f"{self.token_count} tokens"
         return f"{self.model}: {self.architecture}, {tokens}, {len(self.heads)} heads"
 
     def __repr__(self) -> str:
-        return "\n".join([self._title(), *text_table(_COLUMNS, self._lines())])
+        return "\n".join([self._title(), *self._warning_lines(), *text_table(_COLUMNS, self._lines())])
 
     def plot(self, path: Union[None, str, Path] = None, *, maps: bool = False) -> "_svg.Svg":
         """A picture as SVG text, which a notebook shows, written to `path` where one is given: by layer and head the
@@ -171,7 +207,8 @@ class Inspection:
         return str(self.plot())
 
     def _repr_html_(self) -> str:
-        return f"<div>{self.plot()}{html_table(_COLUMNS, self._lines())}</div>"
+        warnings = "".join(f"<p>{line}</p>" for line in self._warning_lines())
+        return f"<div>{warnings}{self.plot()}{html_table(_COLUMNS, self._lines())}</div>"
 
 
 def inspect(

@@ -353,33 +353,36 @@ BackwardCall make_backward_call(const AttentionSaved& saved, const AttentionUpst
           .dropout = DropoutRule::make(params.dropout, params.seed)};
 }
 
-SequenceSpan sequence_span(const AttentionShape& shape, const AttentionParams& params, std::int64_t sequence) {
-  SequenceSpan span{.batch_entry = sequence, .q_len = shape.q_len, .kv_len = shape.kv_len, .kv_visible = shape.kv_len};
+SequenceRange sequence_range(const AttentionShape& shape, const AttentionParams& params, std::int64_t sequence) {
+  SequenceRange range{
+      .batch_entry = sequence, .q_len = shape.q_len, .kv_len = shape.kv_len, .kv_visible = shape.kv_len};
   if (shape.packed) {
     const auto q_start = read<std::int32_t, 1>(params.q_starts);
     const auto kv_start = read<std::int32_t, 1>(params.kv_starts);
-    span.batch_entry = 0;
-    span.q_begin = q_start(sequence);
-    span.q_len = q_start(sequence + 1) - span.q_begin;
-    span.kv_begin = kv_start(sequence);
-    span.kv_len = span.kv_visible = kv_start(sequence + 1) - span.kv_begin;
+    range.batch_entry = 0;
+    range.q_begin = q_start(sequence);
+    range.q_len = q_start(sequence + 1) - range.q_begin;
+    range.kv_begin = kv_start(sequence);
+    range.kv_len = range.kv_visible = kv_start(sequence + 1) - range.kv_begin;
   } else if (params.kv_lengths.defined()) {
-    span.kv_visible = read<std::int32_t, 1>(params.kv_lengths)(sequence);
+    range.kv_visible = read<std::int32_t, 1>(params.kv_lengths)(sequence);
   }
-  return span;
+  if (shape.origin.is_tile) range.shift = shape.origin.first_position - (range.kv_len - range.q_len);
+  return range;
 }
 
-KeyRange key_range(const SequenceSpan& span, const KeyWindow& window, std::int64_t i) {
-  const std::int64_t position = span.position(i);
-  KeyRange range{.begin = 0, .end = span.kv_visible};
-  if (window.causal) range.end = std::min(range.end, position + 1);
+KeyRange key_range(const SequenceRange& range, const KeyWindow& window, std::int64_t i) {
+  const std::int64_t position = range.position(i);
+  KeyRange keys{.begin = 0, .end = range.kv_visible};
+  if (window.causal) keys.end = std::min(keys.end, position + 1);
   // A window reaches past the ends of a sequence: compare differences, which cannot overflow.
-  if (window.right >= 0 && window.right < span.kv_len - position) {
-    range.end = std::min(range.end, position + window.right + 1);
+  if (window.right >= 0 && window.right < range.kv_len - position) {
+    keys.end = std::min(keys.end, position + window.right + 1);
   }
-  if (window.left >= 0 && window.left < position) range.begin = position - window.left;
-  range.end = std::max(range.end, range.begin);
-  return range;
+  // The queries of a tile may be far to the right of its keys.
+  if (window.left >= 0 && window.left < position) keys.begin = std::min(position - window.left, range.kv_visible);
+  keys.end = std::max(keys.end, keys.begin);
+  return keys;
 }
 
 }  // namespace rootdk

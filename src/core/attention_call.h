@@ -9,12 +9,22 @@
 
 namespace rootdk {
 
+// Where a call lies in a larger one that computes it tile by tile: the sequence, head, query and key that its own first
+// ones are there. Dropout bits and positions are those of the larger call.
+struct TileOrigin {
+  bool is_tile = false;
+  std::int64_t sequence = 0, head = 0, query = 0;
+  std::int64_t key = 0;             // a multiple of 8: eight keys share one block of random bits
+  std::int64_t first_position = 0;  // key position of the first query, counted from the first key of the tile
+};
+
 // The sizes of a call. For packed sequences batch is the number of sequences, and q_len and kv_len are upper bounds.
 struct AttentionShape {
   std::int64_t batch = 0, heads = 0, kv_heads = 0;
   std::int64_t q_len = 0, kv_len = 0;
   std::int64_t head_dim = 0, value_dim = 0;
   bool packed = false;
+  TileOrigin origin{};
 
   std::int64_t group() const { return kv_heads ? heads / kv_heads : 1; }  // query heads that share a key head
 };
@@ -67,23 +77,24 @@ constexpr std::int64_t blocks_over(std::int64_t length, std::int64_t block) {
 
 // One sequence of the batch: where its rows and keys begin, and how many it has. Sequences that are not packed begin at
 // row 0 of their own batch entry; kv_visible is kv_len cut by kv_lengths.
-struct SequenceSpan {
+struct SequenceRange {
   std::int64_t batch_entry = 0;  // index into dimension 0 of the tensors
   std::int64_t q_begin = 0, q_len = 0;
   std::int64_t kv_begin = 0, kv_len = 0;
   std::int64_t kv_visible = 0;
+  std::int64_t shift = 0;  // of the positions, in a tile of a larger call
 
-  std::int64_t position(std::int64_t i) const { return i + (kv_len - q_len); }
+  std::int64_t position(std::int64_t i) const { return i + (kv_len - q_len) + shift; }
 };
 
 // Reads kv_lengths, q_starts and kv_starts, which must lie on the CPU.
-SequenceSpan sequence_span(const AttentionShape& shape, const AttentionParams& params, std::int64_t sequence);
+SequenceRange sequence_range(const AttentionShape& shape, const AttentionParams& params, std::int64_t sequence);
 
 // The keys [begin, end) that causal, window and length leave to query i of the sequence; may be empty.
 struct KeyRange {
   std::int64_t begin = 0, end = 0;
 };
-KeyRange key_range(const SequenceSpan& span, const KeyWindow& window, std::int64_t i);
+KeyRange key_range(const SequenceRange& range, const KeyWindow& window, std::int64_t i);
 
 // Validate the arguments (throwing rootdk::Error) and resolve them into a call.
 ForwardCall make_forward_call(ConstTensorView q, ConstTensorView k, ConstTensorView v, TensorView out,

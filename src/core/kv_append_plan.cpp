@@ -19,11 +19,11 @@ void require_distinct(std::span<const KvStep> steps) {
 }
 
 // Logical pages [first, last) that a step writes into.
-struct PageSpan {
+struct PageRange {
   std::int64_t first = 0, last = 0;
 };
 
-PageSpan written_pages(const KvCacheState& cache, std::int64_t length, std::int64_t tokens) {
+PageRange written_pages(const KvCacheState& cache, std::int64_t length, std::int64_t tokens) {
   return {length / cache.config.page_size, tokens ? cache.pages_for(length + tokens) : length / cache.config.page_size};
 }
 
@@ -50,15 +50,15 @@ std::size_t KvCacheState::plan_append(std::span<const KvStep> steps, std::int64_
     KvSequence& sequence = find("append", step.sequence);
     const std::int64_t length = sequence.lengths[static_cast<std::size_t>(layer)];
     check_step(*this, step, length);
-    const PageSpan span = written_pages(*this, length, step.tokens);
+    const PageRange written = written_pages(*this, length, step.tokens);
     const auto present = static_cast<std::int64_t>(sequence.pages.size());
-    for (std::int64_t p = span.first; p < std::min(span.last, present); ++p) {
+    for (std::int64_t p = written.first; p < std::min(written.last, present); ++p) {
       const std::int32_t page = sequence.pages[static_cast<std::size_t>(p)];
       const std::int32_t holders = references[static_cast<std::size_t>(page)];
       if (holders == 1) continue;
       if (holders - left[page] > 1) ++copied, ++left[page];
     }
-    fresh += std::max<std::int64_t>(0, span.last - present);
+    fresh += std::max<std::int64_t>(0, written.last - present);
   }
   const std::int64_t wanted = fresh + copied;
   const auto free = static_cast<std::int64_t>(free_pages.size());
@@ -84,8 +84,8 @@ void KvCacheState::commit_append(std::span<const KvStep> steps, std::int64_t lay
   for (const KvStep& step : steps) {
     KvSequence& sequence = find("append", step.sequence);
     std::int64_t& length = sequence.lengths[static_cast<std::size_t>(layer)];
-    const PageSpan span = written_pages(*this, length, step.tokens);
-    for (std::int64_t p = span.first; p < span.last; ++p) {
+    const PageRange written = written_pages(*this, length, step.tokens);
+    for (std::int64_t p = written.first; p < written.last; ++p) {
       if (p == static_cast<std::int64_t>(sequence.pages.size())) {
         sequence.pages.push_back(take());
         continue;
@@ -108,11 +108,11 @@ void KvCacheState::undo_append(std::span<const KvStep> steps, std::int64_t layer
     KvSequence& sequence = find("append", step->sequence);
     std::int64_t& length = sequence.lengths[static_cast<std::size_t>(layer)];
     length -= step->tokens;
-    const PageSpan span = written_pages(*this, length, step->tokens);
+    const PageRange written = written_pages(*this, length, step->tokens);
     // A sequence holds the pages of its longest layer: what is beyond them was fresh.
     const std::int64_t present = pages_for(sequence.longest());
     release_pages_from(sequence, present);
-    for (std::int64_t p = std::min(span.last, present); p-- > span.first;) {
+    for (std::int64_t p = std::min(written.last, present); p-- > written.first;) {
       std::int32_t& page = sequence.pages[static_cast<std::size_t>(p)];
       const auto copy = std::find_if(copies.begin(), copies.end(), [&](const PageCopy& c) { return c.to == page; });
       if (copy == copies.end()) continue;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -99,7 +100,8 @@ void take_memory(const KvCacheConfig& c, HostMemory& memory, KvStorage& storage)
     const std::size_t here = offset;
     const auto bytes = static_cast<std::size_t>(view.defined() ? view.elements() : 0) * size_of(view.dtype);
     const std::size_t unit = bytes >= kLargePage ? kLargePage : std::size_t{64};
-    require(bytes < std::size_t{1} << 62 && offset < std::size_t{1} << 62, "kv_cache: the memory overflows 64 bits");
+    constexpr std::size_t kMost = std::numeric_limits<std::size_t>::max() / 4;
+    require(bytes <= kMost && offset <= kMost, "kv_cache: the memory overflows ", 8 * sizeof(std::size_t), " bits");
     offset += (bytes + unit - 1) / unit * unit;
     return here;
   };

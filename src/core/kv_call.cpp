@@ -96,7 +96,7 @@ void check_stats(const AttentionStats& stats, DType small, Device device, std::i
   }
 }
 
-KvSpan attend_span(const KvCacheState& cache, const KvStep& step, std::int64_t layer, std::int64_t row) {
+CallSequence attend_sequence(const KvCacheState& cache, const KvStep& step, std::int64_t layer, std::int64_t row) {
   const KvSequence& sequence = cache.find("attend", step.sequence);
   const std::int64_t length = sequence.lengths[static_cast<std::size_t>(layer)];
   require(step.tokens <= length, "attend: tokens ", step.tokens, " of sequence ", number(step.sequence),
@@ -146,8 +146,8 @@ void Rotation::apply(std::span<double> x, std::span<const double> cosine, std::s
   }
 }
 
-KeyGaps key_gaps(const KvSpan& span, const AttendParams& params, std::int64_t position) {
-  KeyGaps gaps{.evicted = {span.gap_begin, span.gap_end}};
+KeyGaps key_gaps(const CallSequence& sequence, const AttendParams& params, std::int64_t position) {
+  KeyGaps gaps{.evicted = {sequence.gap_begin, sequence.gap_end}};
   if (params.window_left >= 0 && params.window_left < position) {
     const std::int64_t begin = std::min(params.window_keeps_first, position - params.window_left);
     gaps.hidden = {begin, position - params.window_left};
@@ -183,7 +183,7 @@ AppendCall make_append_call(KvCacheState& cache, ConstTensorView k, ConstTensorV
   std::int64_t row = 0;
   for (const KvStep& step : steps) {
     const KvSequence& sequence = cache.find("append", step.sequence);
-    call.spans.push_back(
+    call.sequences.push_back(
         {.row = row, .tokens = step.tokens, .position = sequence.lengths[static_cast<std::size_t>(params.layer)]});
     row += step.tokens;
   }
@@ -193,7 +193,7 @@ AppendCall make_append_call(KvCacheState& cache, ConstTensorView k, ConstTensorV
 void commit_append_call(KvCacheState& cache, std::span<const KvStep> steps, AppendCall& call) {
   cache.commit_append(steps, call.layer, call.copies);
   for (std::size_t s = 0; s < steps.size(); ++s) {
-    call.spans[s].pages = cache.find("append", steps[s].sequence).pages.data();
+    call.sequences[s].pages = cache.find("append", steps[s].sequence).pages.data();
   }
 }
 
@@ -231,7 +231,7 @@ AttendCall make_attend_call(const KvCacheState& cache, ConstTensorView q, Tensor
                   .logit_scale = logit_scale};
   std::int64_t row = 0;
   for (const KvStep& step : steps) {
-    call.spans.push_back(attend_span(cache, step, params.layer, row));
+    call.sequences.push_back(attend_sequence(cache, step, params.layer, row));
     row += step.tokens;
   }
   return call;

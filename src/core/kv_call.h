@@ -39,7 +39,7 @@ struct KvShape {
 };
 
 // One sequence of a call: rows [row, row + tokens) have the positions position, position + 1, ...
-struct KvSpan {
+struct CallSequence {
   std::int64_t row = 0, tokens = 0, position = 0;
   const std::int32_t* pages = nullptr;      // logical page -> page; kEvictedPage in the gap. On the host.
   std::int64_t gap_begin = 0, gap_end = 0;  // evicted positions
@@ -53,7 +53,7 @@ struct AppendCall {
   Execution execution = {};
   KvShape shape = {};
   std::vector<PageCopy> copies = {};  // to be made first, in every layer
-  std::vector<KvSpan> spans = {};
+  std::vector<CallSequence> sequences = {};
 };
 
 inline Device device_of(const AppendCall& call) { return call.k.device; }
@@ -72,7 +72,7 @@ struct AttendCall {
   Execution execution = {};
   KvShape shape = {};
   double logit_scale = 1.0;  // scale / temperature
-  std::vector<KvSpan> spans = {};
+  std::vector<CallSequence> sequences = {};
 };
 
 inline Device device_of(const AttendCall& call) { return call.q.device; }
@@ -86,7 +86,7 @@ struct KeyGaps {
     return !(j >= evicted.begin && j < evicted.end) && !(j >= hidden.begin && j < hidden.end);
   }
 };
-KeyGaps key_gaps(const KvSpan& span, const AttendParams& params, std::int64_t position);
+KeyGaps key_gaps(const CallSequence& sequence, const AttendParams& params, std::int64_t position);
 
 // Validate the arguments (throwing rootdk::Error) and resolve them into a call. An append call has neither copies nor
 // page tables yet: commit_append_call changes the cache's metadata and fills them in.

@@ -35,6 +35,9 @@ class InsidePool {
 class ThreadPool final : public Executor {
  public:
   explicit ThreadPool(int threads) {
+#if defined(__EMSCRIPTEN__)
+    threads = 1;  // a page opened from a file gets no threads: the caller does all the work
+#endif
     try {
       workers_.reserve(static_cast<std::size_t>(threads - 1));
       for (int i = 1; i < threads; ++i) workers_.emplace_back([this] { work(); });
@@ -131,11 +134,15 @@ class ThreadPool final : public Executor {
 };
 
 int usable_threads() {
+#if defined(__EMSCRIPTEN__)
+  return 1;
+#else
   cpu_set_t set;
   const bool known = sched_getaffinity(0, sizeof set, &set) == 0;
   const int count = known ? CPU_COUNT(&set) : static_cast<int>(std::thread::hardware_concurrency());
   const int quota = cgroup_cpus("/");
   return std::max(1, quota ? std::min(count, quota) : count);
+#endif
 }
 
 struct Pools {

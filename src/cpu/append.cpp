@@ -91,9 +91,9 @@ void store_plain(const Part& part, const From* from, std::int64_t offset) {
 }
 
 // Token i of a sequence's new tokens, every head of k and v.
-void append_token(const AppendCall& call, const KvSpan& span, std::int64_t i) {
+void append_token(const AppendCall& call, const CallSequence& sequence, std::int64_t i) {
   const KvShape& shape = call.shape;
-  const std::int64_t position = span.position + i, page = span.pages[position / shape.page_size];
+  const std::int64_t position = sequence.position + i, page = sequence.pages[position / shape.page_size];
   std::vector<double> cosine(call.rotation.frequency.size()), sine(cosine.size()), row;
   if (!call.rotation.empty()) call.rotation.angles(position, cosine, sine);
   const Part parts[] = {{call.k, call.storage.k, call.storage.k_scales, !call.rotation.empty()},
@@ -106,7 +106,7 @@ void append_token(const AppendCall& call, const KvSpan& span, std::int64_t i) {
         // Row of [layers, pages, kv_heads, page_size].
         const std::int64_t block = (call.layer * part.pages.size(1) + page) * shape.kv_heads + head;
         const std::int64_t offset = block * shape.page_size + position % shape.page_size;
-        const From* from = &rows(0, head, span.row + i, 0);
+        const From* from = &rows(0, head, sequence.row + i, 0);
         if (part.rotated || is_quantised(part.pages.dtype)) {
           store_wide(part, from, offset, call.rotation, cosine, sine, row);
         } else {
@@ -122,16 +122,16 @@ void append_token(const AppendCall& call, const KvSpan& span, std::int64_t i) {
 void run_append(const AppendCall& call) {
   copy_pages(call);
   struct Token {
-    const KvSpan* span;
+    const CallSequence* sequence;
     std::int64_t i;
   };
   std::vector<Token> tokens;
   tokens.reserve(static_cast<std::size_t>(call.shape.tokens));
-  for (const KvSpan& span : call.spans) {
-    for (std::int64_t i = 0; i < span.tokens; ++i) tokens.push_back({&span, i});
+  for (const CallSequence& sequence : call.sequences) {
+    for (std::int64_t i = 0; i < sequence.tokens; ++i) tokens.push_back({&sequence, i});
   }
   auto append_one = [&](std::int64_t t) {
-    append_token(call, *tokens[static_cast<std::size_t>(t)].span, tokens[static_cast<std::size_t>(t)].i);
+    append_token(call, *tokens[static_cast<std::size_t>(t)].sequence, tokens[static_cast<std::size_t>(t)].i);
   };
   const KvShape& shape = call.shape;
   if (shape.tokens * shape.kv_heads * (shape.head_dim + shape.value_dim) < kWorthThreads) {

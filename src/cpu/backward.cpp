@@ -86,7 +86,7 @@ BackwardRun::KeyBlock BackwardRun::take_key_block() {
 
 BackwardRun::BatchHead BackwardRun::batch_head(std::int64_t number, std::int64_t buffer) const {
   const std::int64_t sequence = number / call_.shape.kv_heads;
-  const SequenceSpan range = sequence_span(call_.shape, call_.params, sequence);
+  const SequenceRange range = sequence_range(call_.shape, call_.params, sequence);
   return {.sequence = sequence,
           .kv_head = number % call_.shape.kv_heads,
           .range = range,

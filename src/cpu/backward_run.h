@@ -55,7 +55,7 @@ class BackwardRun {
   // One key head of one sequence of the batch.
   struct BatchHead {
     std::int64_t sequence = 0, kv_head = 0;
-    SequenceSpan range;
+    SequenceRange range;
     std::int64_t buffer = 0;  // its index in key_blocks_ and head_sums_
     QueryBlocks blocks;
   };

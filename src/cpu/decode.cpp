@@ -31,18 +31,18 @@ constexpr std::int64_t kLongRunBytes = 16 << 10;
 
 // Some of the new tokens of one sequence.
 struct TokenBlock {
-  const KvSpan* span = nullptr;
+  const CallSequence* sequence = nullptr;
   std::int64_t first = 0, tokens = 0;     // of the sequence's new tokens
   KeyGap unseen = {};                     // what the window hides from all of them
   std::vector<std::int64_t> chunks = {};  // beginnings of the chunks in which some key is seen
 
-  std::int64_t position(std::int64_t i) const { return span->position + first + i; }
+  std::int64_t position(std::int64_t i) const { return sequence->position + first + i; }
   std::int64_t key_end() const { return position(tokens); }
 };
 
 KeyGap key_gap(const KeyRange& range) { return {range.begin, std::max(range.begin, range.end)}; }
 
-bool inside(std::int64_t begin, std::int64_t end, const KeyGap& span) { return begin >= span.begin && end <= span.end; }
+bool inside(std::int64_t begin, std::int64_t end, const KeyGap& gap) { return begin >= gap.begin && end <= gap.end; }
 
 class AttendRun {
  public:
@@ -57,7 +57,7 @@ class AttendRun {
         executor_(executor_of(call.execution)),
         tokens_per_block_(std::max<std::int64_t>(1, kMaxRows / shape_.group())),
         out_stride_((shape_.value_dim + 63) / 64 * 64) {
-    for (const KvSpan& span : call.spans) cut(span);
+    for (const CallSequence& sequence : call.sequences) cut(sequence);
     block_rows_ = static_cast<int>((tokens_per_block_ * shape_.group() + kRowBlock - 1) / kRowBlock * kRowBlock);
     const std::int64_t run_bytes =
         shape_.page_size * shape_.head_dim * static_cast<std::int64_t>(size_of(call.k.dtype));
@@ -101,12 +101,13 @@ class AttendRun {
     return {first, std::min(heads_together_, shape_.kv_heads - first)};
   }
 
-  void cut(const KvSpan& span) {
-    const KeyGap evicted{span.gap_begin, span.gap_end};
-    for (std::int64_t first = 0; first < span.tokens; first += tokens_per_block_) {
-      TokenBlock block{.span = &span, .first = first, .tokens = std::min(tokens_per_block_, span.tokens - first)};
+  void cut(const CallSequence& sequence) {
+    const KeyGap evicted{sequence.gap_begin, sequence.gap_end};
+    for (std::int64_t first = 0; first < sequence.tokens; first += tokens_per_block_) {
+      TokenBlock block{
+          .sequence = &sequence, .first = first, .tokens = std::min(tokens_per_block_, sequence.tokens - first)};
       // The first token's window reaches farthest back.
-      block.unseen = key_gap(key_gaps(span, call_.params, block.position(0)).hidden);
+      block.unseen = key_gap(key_gaps(sequence, call_.params, block.position(0)).hidden);
       for (std::int64_t begin = 0; begin < block.key_end(); begin += kChunkKeys) {
         const std::int64_t end = std::min<std::int64_t>(begin + kChunkKeys, block.key_end());
         if (!inside(begin, end, evicted) && !inside(begin, end, block.unseen)) block.chunks.push_back(begin);
@@ -143,11 +144,11 @@ class AttendRun {
   }
 
   std::int64_t position_of(std::int64_t row) const {
-    const auto after = std::upper_bound(call_.spans.begin(), call_.spans.end(), row,
-                                        [](std::int64_t r, const KvSpan& span) { return r < span.row; });
+    const auto after = std::upper_bound(call_.sequences.begin(), call_.sequences.end(), row,
+                                        [](std::int64_t r, const CallSequence& sequence) { return r < sequence.row; });
     // Spans without tokens begin at the same row as the next: the last one that begins here holds it.
-    const KvSpan& span = *(after - 1);
-    return span.position + row - span.row;
+    const CallSequence& sequence = *(after - 1);
+    return sequence.position + row - sequence.row;
   }
 
   std::size_t state_bytes() const {
@@ -190,11 +191,11 @@ class AttendRun {
 
   // Points the rows of the buffers at the block: row r is token r / group, head r % group of the key head.
   void set_rows(const HeadBuffers& buffers, const TokenBlock& block, std::int64_t kv_head) const {
-    const SequenceSpan span{.q_len = block.tokens, .kv_len = block.key_end(), .kv_visible = block.key_end()};
+    const SequenceRange range{.q_len = block.tokens, .kv_len = block.key_end(), .kv_visible = block.key_end()};
     for (std::int64_t i = 0; i < block.tokens; ++i) {
-      const KeyGap hidden = key_gap(key_gaps(*block.span, call_.params, block.position(i)).hidden);
+      const KeyGap hidden = key_gap(key_gaps(*block.sequence, call_.params, block.position(i)).hidden);
       for (std::int64_t g = 0; g < shape_.group(); ++g) {
-        rows_.set(buffers.rows[i * shape_.group() + g], span, 0, kv_head * shape_.group() + g, i);
+        rows_.set(buffers.rows[i * shape_.group() + g], range, 0, kv_head * shape_.group() + g, i);
         buffers.hidden[i * shape_.group() + g] = hidden;
       }
     }
@@ -214,7 +215,7 @@ class AttendRun {
     work.rule = &rows_.rule();
     work.rows = buffers.rows;
     work.hidden = buffers.hidden;
-    work.q = query(kv_head, block.span->row + block.first);
+    work.q = query(kv_head, block.sequence->row + block.first);
     work.q_is_bf16 = call_.q.dtype == DType::bf16;
     work.row_count = static_cast<int>(block.tokens * shape_.group());
     work.head_dim = static_cast<int>(shape_.head_dim);
@@ -228,13 +229,13 @@ class AttendRun {
                   .scale_page_stride = call_.k_scales.defined() ? call_.k_scales.stride(0) : 0,
                   .k_row_stride = shape_.head_dim,
                   .v_row_stride = shape_.value_dim,
-                  .pages = block.span->pages,
+                  .pages = block.sequence->pages,
                   .page_size = shape_.page_size,
                   .kind = cache_kind(call_.k.dtype)};
     work.begin = begin;
     work.end = std::min<std::int64_t>(begin + kChunkKeys, block.key_end());
     work.fetch_end = block.key_end();  // the next chunks run on the same thread
-    work.evicted = {block.span->gap_begin, block.span->gap_end};
+    work.evicted = {block.sequence->gap_begin, block.sequence->gap_end};
     work.unseen = block.unseen;
     work.state = state;
     work.scratch = buffers.scratch;
@@ -251,7 +252,7 @@ class AttendRun {
     const auto element = static_cast<std::int64_t>(size_of(call_.out.dtype));
     for (std::int64_t r = 0; r < block.tokens * shape_.group(); ++r) {
       const std::int64_t head = kv_head * shape_.group() + r % shape_.group();
-      const std::int64_t row = block.span->row + block.first + r / shape_.group();
+      const std::int64_t row = block.sequence->row + block.first + r / shape_.group();
       const RowNormaliser normaliser = statistics_.finish({.max = state.max[r],
                                                            .sum = state.sum[r],
                                                            .weighted = state.weighted ? state.weighted[r] : 0.0f,

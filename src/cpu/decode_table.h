@@ -79,5 +79,6 @@ const DecodeTable& avx2_decode();
 const DecodeTable& avx512_decode();
 const DecodeTable& avx512bf16_decode();
 const DecodeTable& neon_decode();
+const DecodeTable& wasm_decode();
 
 }  // namespace rootdk::cpu

@@ -18,7 +18,7 @@ struct DecodeTarget {
   std::string (*missing)() = nullptr;  // what the processor lacks, as a sentence; empty: nothing
 };
 
-// In the order in which they are preferred. One of decode_targets_x86.cpp, _arm.cpp, _none.cpp provides it.
+// In the order in which they are preferred. One of decode_targets_x86.cpp, _arm.cpp, _wasm.cpp, _none.cpp provides it.
 std::span<const DecodeTarget> decode_targets();
 
 }  // namespace rootdk::cpu

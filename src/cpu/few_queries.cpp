@@ -53,7 +53,7 @@ class FewQueriesRun {
  private:
   // One batch entry and key head.
   struct BatchHead {
-    SequenceSpan span;
+    SequenceRange range;
     std::int64_t sequence = 0, kv_head = 0;
     std::int64_t begin = 0, end = 0;  // keys that some row attends to
     std::int64_t first_chunk = 0, chunks = 1;
@@ -69,12 +69,12 @@ class FewQueriesRun {
 
   BatchHead batch_head(std::int64_t index) const {
     const std::int64_t sequence = index / shape_.kv_heads;
-    BatchHead result{.span = sequence_span(shape_, call_.params, sequence),
+    BatchHead result{.range = sequence_range(shape_, call_.params, sequence),
                      .sequence = sequence,
                      .kv_head = index % shape_.kv_heads};
     // Later queries neither begin nor end earlier.
-    result.begin = key_range(result.span, window_of(call_.params), 0).begin;
-    result.end = key_range(result.span, window_of(call_.params), shape_.q_len - 1).end;
+    result.begin = key_range(result.range, window_of(call_.params), 0).begin;
+    result.end = key_range(result.range, window_of(call_.params), shape_.q_len - 1).end;
     if (result.end <= result.begin) {
       result.begin = result.end = 0;
       return result;
@@ -131,7 +131,7 @@ class FewQueriesRun {
     const std::int64_t group = shape_.group(), head_dim = shape_.head_dim;
     for (std::int64_t r = 0; r < rows_; ++r) {
       const std::int64_t head = batch_head.kv_head * group + r % group, i = r / group;
-      query_rows_.set(buffers.rows[r], batch_head.span, batch_head.sequence, head, i);
+      query_rows_.set(buffers.rows[r], batch_head.range, batch_head.sequence, head, i);
       const std::byte* from = row_pointer(call_.q, batch_head.sequence, head, i);
       with_floating_type(call_.q.dtype, [&](auto type) {
         const auto* elements = reinterpret_cast<const decltype(type)*>(from);
@@ -254,6 +254,7 @@ class FewQueriesRun {
 
 std::string refuse_few_queries(const ForwardCall& call) {
   const AttentionShape& shape = call.shape;
+  if (shape.origin.is_tile) return "the call is a tile of a larger one";
   if (shape.packed) return "it takes no packed sequences";
   if (shape.q_len * shape.group() > kMostRows) {
     return std::to_string(shape.q_len) + " queries of " + std::to_string(shape.group()) +

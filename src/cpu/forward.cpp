@@ -78,7 +78,7 @@ ForwardRun::BatchHead ForwardRun::batch_head(const Round& round, std::int64_t in
                        .buffer = round.first_buffer + index,
                        .blocks = {},
                        .keys = {}};
-  batch_head.range = sequence_span(call_.shape, call_.params, batch_head.sequence);
+  batch_head.range = sequence_range(call_.shape, call_.params, batch_head.sequence);
   batch_head.blocks = RowBlocks(batch_head.range.q_len * call_.shape.group(), plan_.sizes.geometry);
   if (batch_head.range.q_len > 0) {  // ranges only move to the right from row to row
     batch_head.keys = {.begin = key_range(batch_head.range, window_of(call_.params), 0).begin,

@@ -37,7 +37,7 @@ class ForwardRun {
   // One key head of one sequence of the batch.
   struct BatchHead {
     std::int64_t sequence = 0, kv_head = 0;
-    SequenceSpan range;
+    SequenceRange range;
     std::int64_t buffer = 0;  // which of the packed buffers is its own
     RowBlocks blocks;
     KeyRange keys;  // that any row sees

@@ -83,6 +83,8 @@ QueryRows::QueryRows(const AttentionShape& shape, const AttentionParams& params,
   }
   rule_.dropout_threshold = dropout.threshold;
   rule_.dropout_seed = dropout.seed;
+  rule_.dropout_first_key = shape.origin.key;
+  origin_ = shape.origin;
   rule_.transforms = transforms();
 }
 
@@ -91,22 +93,22 @@ bool QueryRows::transforms() const {
          rule_.has_alibi || !(rule_.scale > 0.0f);
 }
 
-void QueryRows::set(QueryRow& row, const SequenceSpan& span, std::int64_t sequence, std::int64_t head,
+void QueryRows::set(QueryRow& row, const SequenceRange& range, std::int64_t sequence, std::int64_t head,
                     std::int64_t i) const {
-  const KeyRange range = key_range(span, window_, i);
+  const KeyRange keys = key_range(range, window_, i);
   row = QueryRow();
-  row.position = span.position(i);
-  row.key_begin = range.begin;
-  row.key_end = range.end;
+  row.position = range.position(i);
+  row.key_begin = keys.begin;
+  row.key_end = keys.end;
   if (rule_.has_bias) row.bias = element_at(bias_, {sequence, head, i, 0});
   if (rule_.has_mask) row.mask = bytes_at(mask_, {sequence, head, i, 0});
   if (rule_.has_block_mask) row.block_mask = bytes_at(block_mask_, {sequence, head, i / block_q_, 0});
   if (rule_.has_relative) row.relative = floats_at(relative_, {head, 0});
   if (rule_.has_alibi) row.alibi_slope = *floats_at(alibi_slopes_, {head});
   if (rule_.score == ScoreKind::additive) row.additive = floats_at(additive_v_, {head, 0});
-  row.query = static_cast<std::uint32_t>(i);
-  row.head = static_cast<std::uint32_t>(head);
-  row.batch = static_cast<std::uint32_t>(sequence);
+  row.query = static_cast<std::uint32_t>(origin_.query + i);
+  row.head = static_cast<std::uint32_t>(origin_.head + head);
+  row.batch = static_cast<std::uint32_t>(origin_.sequence + sequence);
 }
 
 double QueryRows::sink(std::int64_t head) const {

@@ -21,7 +21,7 @@ class QueryRows {
 
   // Query i of head h of a sequence, all but q and out. Written in place: a row that is returned and then copied costs
   // short sequences several per cent.
-  void set(QueryRow& row, const SequenceSpan& span, std::int64_t sequence, std::int64_t head, std::int64_t i) const;
+  void set(QueryRow& row, const SequenceRange& range, std::int64_t sequence, std::int64_t head, std::int64_t i) const;
 
   // The logit of a head's sink in base 2; -infinity where there is none.
   double sink(std::int64_t head) const;
@@ -34,6 +34,7 @@ class QueryRows {
   ConstTensorView alibi_slopes_, sinks_, relative_;
   ConstTensorView bias_, mask_, block_mask_, additive_v_;
   std::int64_t block_q_ = 0;
+  TileOrigin origin_;
   ScoreRule rule_;
 };
 

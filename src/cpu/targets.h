@@ -18,7 +18,7 @@ struct Target {
   std::string (*missing)() = nullptr;  // what the processor lacks, as a sentence; empty: nothing
 };
 
-// In the order in which they are preferred. One of targets_x86.cpp, targets_arm.cpp, targets_none.cpp provides it.
+// In the order in which they are preferred. One of targets_x86.cpp, _arm.cpp, _wasm.cpp, _none.cpp provides it.
 std::span<const Target> targets();
 
 }  // namespace rootdk::cpu

@@ -30,7 +30,7 @@ struct Interval {
 struct Detail {
   std::string setting{};
   double expected = 0;  // NaN: no closed form, nothing to compare with
-  Interval measured{};
+  Interval measured{};  // NaN: `expected` is arithmetic that puts the others into proportion
 };
 
 struct Series {
@@ -48,7 +48,12 @@ struct Figure {
   std::vector<Series> series{};
   std::vector<std::string> column_labels{}, row_labels{};
   std::vector<std::vector<double>> matrix{};
-  bool show_sums = false;  // heat map: a bar for the sum of each row and column
+  // Heat maps. Figures that are compared share full_colour and longest_sum.
+  double full_colour = 0;    // the value in full colour; 0: the largest
+  bool root_shade = false;   // the shade is the square root of the share of full_colour, so that small values show
+  bool show_values = false;  // every cell says its value
+  bool show_sums = false;    // a bar for the sum of each row and column
+  double longest_sum = 0;    // the sum with the longest bar; 0: the largest
 };
 
 // What an experiment found. The headline is one number that the verdict turns on; the details are all of them.
@@ -58,7 +63,8 @@ struct Finding {
   Relation relation = Relation::equal;
   Interval measured{};
   Verdict verdict = Verdict::does_not_hold;
-  std::string note{};  // one sentence why
+  std::string note{};   // one sentence why; its numbers are among those of the finding
+  std::string setup{};  // what was run, where the settings below do not say it
   std::int64_t samples = 0;
   std::vector<Detail> details{};
   std::vector<Figure> figures{};
@@ -74,6 +80,7 @@ struct Bench {
       attend = [](ConstTensorView q, ConstTensorView k, ConstTensorView v, TensorView out,
                   const AttentionParams& params,
                   const AttentionStats& stats) { attention(q, k, v, out, params, stats); };
+  // What runs, and how much of the claim is done; from any thread.
   std::function<void(std::string_view stage, double share)> progress = [](std::string_view, double) {};
 
   // `full` samples, or an eighth of them in a quick run.
@@ -85,6 +92,7 @@ struct Claim {
   std::string_view text;     // as textbooks put it
   std::string_view formula;  // what is measured, in LaTeX
   Finding (*measure)(const Bench&) = nullptr;
+  double seconds = 0, quick_seconds = 0;  // about, on two Zen 4 cores: what the time that is left is foretold from
 };
 
 // All claims, in order.

@@ -20,7 +20,9 @@ std::int64_t status_bytes(const std::string& key) {
 }  // namespace
 
 bool reset_peak_memory() {
+#if defined(__GLIBC__)
   malloc_trim(0);  // what earlier work has freed goes back first
+#endif
   std::ofstream clear("/proc/self/clear_refs");
   clear << "5" << std::flush;
   return static_cast<bool>(clear);

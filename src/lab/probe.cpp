@@ -14,6 +14,24 @@ double RowSample::share_over(double weight) const {
   return static_cast<double>(hits) / static_cast<double>(max_weight.size());
 }
 
+Interval RowSample::mean_of(const std::vector<double>& values) const {
+  std::vector<double> sets;
+  const auto rows = static_cast<std::size_t>(rows_per_set);
+  for (std::size_t begin = 0; begin + rows <= values.size(); begin += rows)
+    sets.push_back(mean(std::span(values).subspan(begin, rows)));
+  return mean_interval(sets);
+}
+
+Interval RowSample::share_over_interval(double weight) const {
+  std::vector<double> over;
+  for (double w : max_weight) over.push_back(w > weight ? 1 : 0);
+  const Interval normal = mean_of(over);
+  // No hit or no miss tells nothing about the spread: then as if only one row of each set had been drawn.
+  if (normal.high > normal.low) return {normal.value, std::max(0.0, normal.low), std::min(1.0, normal.high)};
+  const auto sets = static_cast<std::int64_t>(over.size()) / rows_per_set;
+  return share_interval(normal.value > 0.5 ? sets : 0, sets);
+}
+
 std::vector<double> sample_logits(const Bench& bench, Random& random, std::int64_t count, std::int64_t head_dim,
                                   const AttentionParams& params) {
   const Tensor q = random.normal_tensor({count, 1, 1, head_dim}), k = random.normal_tensor({count, 1, 1, head_dim});
@@ -31,7 +49,7 @@ RowSample row_statistics(const Bench& bench, const Tensor& q, const Tensor& k, c
   Tensor sum_p2(DType::f32, {batch, heads, q_len}), max_logit(DType::f32, {batch, heads, q_len});
   bench.attend(q, k, v, out, params,
                {.max_logit = max_logit, .max_weight = max_weight, .entropy = entropy, .sum_p2 = sum_p2});
-  return {doubles(entropy), doubles(max_weight), doubles(sum_p2), doubles(max_logit)};
+  return {doubles(entropy), doubles(max_weight), doubles(sum_p2), doubles(max_logit), q_len};
 }
 
 RowSample sample_rows(const Bench& bench, Random& random, const RowSetup& setup, const AttentionParams& params) {

@@ -14,11 +14,15 @@ namespace rootdk::lab {
 std::vector<double> sample_logits(const Bench& bench, Random& random, std::int64_t count, std::int64_t head_dim,
                                   const AttentionParams& params);
 
-// What the rows of attention over kv_len random keys did. One fresh set of keys a batch entry.
+// What the rows of attention over kv_len random keys did. One fresh set of keys a batch entry; the rows of a set come
+// one after another. Rows that share their keys are not independent, so intervals count sets: the mean of each.
 struct RowSample {
   std::vector<double> entropy, max_weight, sum_p2, max_logit;
+  std::int64_t rows_per_set = 1;
 
-  double share_over(double weight) const;  // of the rows whose largest weight is above `weight`
+  double share_over(double weight) const;                     // of the rows whose largest weight is above `weight`
+  Interval share_over_interval(double weight) const;          // of that share
+  Interval mean_of(const std::vector<double>& values) const;  // values: one of the fields
 };
 struct RowSetup {
   std::int64_t rows = 1024;  // in all

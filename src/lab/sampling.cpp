@@ -47,7 +47,23 @@ std::int64_t Random::below(std::int64_t bound) {
 
 Tensor Random::normal_tensor(std::initializer_list<std::int64_t> shape, double deviation) {
   Tensor tensor(DType::f32, shape);
-  for (float& value : tensor.values<float>()) value = static_cast<float>(deviation * normal());
+  const std::span<float> values = tensor.values<float>();
+  std::size_t done = 0;
+  // A pair of normals takes the four words of one block, so that every pair can be drawn by itself.
+  if (used_ == 4 && !has_spare_) {
+    constexpr std::size_t kPairsPerTask = 8192;
+    const std::size_t pairs = values.size() / 2, tasks = (pairs + kPairsPerTask - 1) / kPairsPerTask;
+    default_executor().parallel_for(static_cast<std::int64_t>(tasks), [&](std::int64_t task) {
+      const std::size_t begin = static_cast<std::size_t>(task) * kPairsPerTask;
+      Random part(seed_, stream_);
+      part.counter_ = counter_ + begin;
+      for (std::size_t i = 2 * begin; i < 2 * std::min(pairs, begin + kPairsPerTask); ++i)
+        values[i] = static_cast<float>(deviation * part.normal());
+    });
+    counter_ += pairs;
+    done = 2 * pairs;
+  }
+  for (float& value : values.subspan(done)) value = static_cast<float>(deviation * normal());
   return tensor;
 }
 
@@ -90,6 +106,42 @@ Interval variance_interval(std::span<const double> values) {
   return {spread, spread - half, spread + half};
 }
 
+Interval kurtosis_interval(std::span<const double> values) {
+  constexpr std::size_t kBlocks = 100;
+  require(values.size() >= 2 * kBlocks, "lab: the kurtosis of ", values.size(), " values, expected ", 2 * kBlocks);
+  // Sums of powers about one common centre; without a block they are differences.
+  struct Powers {
+    double n = 0, first = 0, second = 0, third = 0, fourth = 0;
+
+    void add(const Powers& other, double sign) {
+      n += sign * other.n, first += sign * other.first, second += sign * other.second;
+      third += sign * other.third, fourth += sign * other.fourth;
+    }
+    double excess_kurtosis() const {
+      const double m = first / n, m2 = second / n, m3 = third / n, m4 = fourth / n;
+      const double spread = m2 - m * m;
+      return (m4 - 4 * m * m3 + 6 * m * m * m2 - 3 * m * m * m * m) / (spread * spread) - 3;
+    }
+  };
+  const double centre = mean(values);
+  std::vector<Powers> blocks(kBlocks);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const double x = values[i] - centre;
+    blocks[i * kBlocks / values.size()].add({1, x, x * x, x * x * x, x * x * x * x}, 1);
+  }
+  Powers all;
+  for (const Powers& block : blocks) all.add(block, 1);
+  std::vector<double> without;
+  for (const Powers& block : blocks) {
+    Powers rest = all;
+    rest.add(block, -1);
+    without.push_back(rest.excess_kurtosis());
+  }
+  constexpr double kFactor = (kBlocks - 1.0) * (kBlocks - 1.0) / kBlocks;  // of the variance of the jackknife
+  const double value = all.excess_kurtosis(), half = kNormal95 * std::sqrt(kFactor * variance(without));
+  return {value, value - half, value + half};
+}
+
 Interval share_interval(std::int64_t hits, std::int64_t trials) {
   const auto n = static_cast<double>(trials);
   const double p = static_cast<double>(hits) / n, z2 = kNormal95 * kNormal95;
@@ -108,6 +160,15 @@ Interval median_interval(std::vector<double> values) {
 }
 
 Interval exact(double value) { return {value, value, value}; }
+
+Interval not_measured() {
+  const double none = std::nan("");
+  return {none, none, none};
+}
+
+Interval quotient(const Interval& above, const Interval& below) {
+  return {above.value / below.value, above.low / below.high, above.high / below.low};
+}
 
 Interval power_law_exponent(std::span<const double> x, std::span<const double> y) {
   require(x.size() == y.size() && x.size() >= 3, "lab: an exponent needs three points, got ", x.size());

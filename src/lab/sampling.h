@@ -20,6 +20,7 @@ class Random {
   double uniform();  // in (0, 1)
   double normal();
   std::int64_t below(std::int64_t bound);  // in [0, bound)
+  // Filled by all threads; the numbers that as many calls of normal() give.
   Tensor normal_tensor(std::initializer_list<std::int64_t> shape, double deviation = 1.0);
 
  private:
@@ -39,13 +40,18 @@ double variance(std::span<const double> values);  // unbiased
 double quantile(std::vector<double> values, double share);
 double median(std::vector<double> values);
 
-// 95 % intervals: of a mean (normal theory), a variance (from the fourth moment), a share (Wilson), a median (order
-// statistics), and an exact number.
+// 95 % intervals: of a mean (normal theory), a variance (from the fourth moment), the excess kurtosis (jackknife over
+// 100 blocks), a share (Wilson), a median (order statistics), and an exact number.
 Interval mean_interval(std::span<const double> values);
 Interval variance_interval(std::span<const double> values);
+Interval kurtosis_interval(std::span<const double> values);
 Interval share_interval(std::int64_t hits, std::int64_t trials);
 Interval median_interval(std::vector<double> values);
 Interval exact(double value);
+// A number that is worked out and not measured: reports show it as expected, and nothing beside it.
+Interval not_measured();
+// Of a quotient, from the intervals of two positive numbers: wider than either alone.
+Interval quotient(const Interval& above, const Interval& below);
 
 // The slope of ln y over ln x by least squares: the exponent of a power law.
 Interval power_law_exponent(std::span<const double> x, std::span<const double> y);

@@ -90,6 +90,20 @@ void dot_product_backward(const Context& context, const SavedCall& saved) {
   if (in.additive_v) in.additive_v->add_grad(grad_additive);
 }
 
+Tensor copy_of(const ConstTensorView& view) {  // [batch, heads, len, dim], contiguous
+  Tensor copy(DType::f32, {view.size(0), view.size(1), view.size(2), view.size(3)});
+  float* to = copy.view().as<float>();
+  for (std::int64_t b = 0; b < view.size(0); ++b) {
+    for (std::int64_t h = 0; h < view.size(1); ++h) {
+      for (std::int64_t i = 0; i < view.size(2); ++i, to += view.size(3)) {
+        const float* row = view.as<float>() + b * view.stride(0) + h * view.stride(1) + i * view.stride(2);
+        std::copy_n(row, view.size(3), to);
+      }
+    }
+  }
+  return copy;
+}
+
 }  // namespace
 
 ConstTensorView heads_of(const Tensor& matrix, std::int64_t batch, std::int64_t heads) {
@@ -135,6 +149,11 @@ Value dot_product_attention(Context& context, const DotProductInput& input, Atte
   }
   saved->out = make_value({input.q->rows(), input.heads * v.size(3)});
   AttentionStats stats = prepare_stats(capture, q, k, saved->params.stats);
+  if (capture && capture->want_operands) {
+    capture->q = copy_of(q);
+    capture->k = copy_of(k);
+    capture->v = copy_of(v);
+  }
   if (context.tape) {
     saved->lse = Tensor(DType::f32, {input.batch, input.heads, q.size(2)});
     stats.lse = saved->lse;

@@ -22,15 +22,17 @@ struct PaddingMask {
 
 // What an observer asks of one attention layer; filled by the forward pass.
 struct AttentionCapture {
-  bool want_weights = false;  // the n x n matrix
-  bool want_stats = false;    // max_logit and entropy of every row
+  bool want_weights = false;   // the n x n matrix
+  bool want_stats = false;     // max_logit and entropy of every row
+  bool want_operands = false;  // q, k and v as the kernel takes them: normed and rotated
   // Everything that fits where n x n does not: the statistics of every row, column_mass, a pooled map of at most
   // map_side x map_side cells, and the exact weights of sampled_rows evenly spaced rows (all, where there are fewer).
   bool want_profile = false;
   std::int64_t map_side = 64, sampled_rows = 64;
 
-  Tensor weights{};                                       // [batch, heads, q_len or weight_rows, kv_len]
-  Tensor weight_rows{};                                   // i32 [sampled rows], with want_profile
+  Tensor weights{};      // [batch, heads, q_len or weight_rows, kv_len]
+  Tensor q{}, k{}, v{};  // [batch, heads or kv_heads, len, head_dim or value_dim], with want_operands
+  Tensor weight_rows{};  // i32 [sampled rows], with want_profile
   Tensor max_logit{}, entropy{}, max_weight{}, sum_p2{};  // [batch, heads, q_len]; the last two with want_profile
   Tensor column_mass{};                                   // [batch, heads, kv_len], with want_profile
   Tensor pooled_map{};                                    // [batch, heads, cells, cells], with want_profile

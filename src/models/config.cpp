@@ -1,5 +1,7 @@
 #include "models/config.h"
 
+#include <algorithm>
+
 #include <cmath>
 #include <fstream>
 #include <iterator>
@@ -77,6 +79,8 @@ TransformerConfig parse_config(std::string_view json_text, const std::string& wh
     TransformerConfig config = architecture.parse(fields);
     config.architecture = type;
     if (config.decoder_vocab_size == 0) config.decoder_vocab_size = config.vocab_size;
+    config.trained_context =
+        std::max<std::int64_t>(0, fields.integer({"max_position_embeddings", "n_positions", "n_ctx", "context"}, 0));
     read_generation_fields(config, fields);
     return config;
   }

@@ -241,6 +241,7 @@ TransformerConfig make_config(const LanguageModelConfig& settings) {
           " is not a multiple of heads ", settings.heads);
   TransformerConfig config;
   config.architecture = "rootdk_lm";
+  config.trained_context = settings.context;
   config.d_model = settings.d_model;
   config.vocab_size = config.decoder_vocab_size = settings.vocab_size;
   config.tied_head = true;

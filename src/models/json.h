@@ -1,6 +1,6 @@
 #pragma once
 
-// JSON as this room reads it. nlohmann-json checks syntax and UTF-8; its own values take memory in their destructors,
+// JSON as this module reads it. nlohmann-json checks syntax and UTF-8; its own values take memory in their destructors,
 // where running out of it ends the program, and so are not used for what is read.
 
 #include <cstdint>

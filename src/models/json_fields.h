@@ -1,7 +1,7 @@
 #pragma once
 
 // Fields of a JSON object with messages that name the file, the field and the value found. JSON stays inside this
-// room's source files.
+// module's source files.
 
 #include <cmath>
 #include <initializer_list>

@@ -29,4 +29,21 @@ std::vector<std::int32_t> LoadedModel::ids_of(std::string_view text) const {
   return ids;
 }
 
+std::vector<std::string> LoadedModel::texts_of(std::span<const std::int32_t> ids) const {
+  std::vector<std::string> texts;
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    if (!tokenizer) {
+      texts.push_back(std::to_string(ids[i]));
+      continue;
+    }
+    // Decoded behind its neighbour, because the first token of a text loses its space.
+    const std::size_t begin = i > 0 ? i - 1 : 0;
+    const std::string before = tokenizer->decode(ids.subspan(begin, i - begin), true);
+    std::string text = tokenizer->decode(ids.subspan(begin, i + 1 - begin), true);
+    text = text.starts_with(before) ? text.substr(before.size()) : tokenizer->decode(ids.subspan(i, 1), true);
+    texts.push_back(text.empty() ? tokenizer->token(ids[i]) : text);
+  }
+  return texts;
+}
+
 }  // namespace rootdk

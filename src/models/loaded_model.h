@@ -3,6 +3,7 @@
 // A checkpoint folder, read: the model, and its tokenizer where the folder has one.
 
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,6 +24,8 @@ struct LoadedModel {
   const Tokenizer& require_tokenizer() const;  // throws rootdk::Error that says so where there is none
   // The ids of a text. An empty text becomes the model's first token, where its config names one.
   std::vector<std::int32_t> ids_of(std::string_view text) const;
+  // What each token adds to the text; the ids themselves where there is no tokenizer.
+  std::vector<std::string> texts_of(std::span<const std::int32_t> ids) const;
 };
 
 }  // namespace rootdk

@@ -10,7 +10,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const char* const kMark = "rootdk_weights";
+const char* const kWeightsKey = "rootdk_weights";
 const char* const kRowScales = ".row_scales";
 const char* const kBlockScales = ".block_scales";
 
@@ -85,7 +85,7 @@ WeightMatrix matrix_in(const Checkpoint& checkpoint, const Parameter& parameter)
 
 }  // namespace
 
-bool is_quantised(const Checkpoint& checkpoint) { return checkpoint.metadata().contains(kMark); }
+bool is_quantised(const Checkpoint& checkpoint) { return checkpoint.metadata().contains(kWeightsKey); }
 
 void fill_quantised(const Parameters& parameters, const std::shared_ptr<const Checkpoint>& checkpoint) {
   for (const Parameter& parameter : parameters) {
@@ -122,7 +122,7 @@ std::uint64_t write_quantised(const fs::path& folder, WeightFormat weights, cons
     }
   }
   write_safetensors(out / "model.safetensors", tensors,
-                    {{kMark, std::string(name_of(weights))},
+                    {{kWeightsKey, std::string(name_of(weights))},
                      {"rootdk_stored_type", std::string(name_of(model.config().stored_type))},
                      {"rootdk_tied_head", model.config().tied_head ? "1" : "0"}});
   return fs::file_size(out / "model.safetensors");

@@ -66,6 +66,7 @@ class Machine {
 
  private:
   static constexpr std::size_t kMostObjects = 1 << 22;
+  static constexpr std::size_t kLongestKey = 64;  // they are numbers
 
   template <class... Parts>
   void check(bool good, const Parts&... parts) const {
@@ -209,12 +210,17 @@ class Machine {
     const std::string& name = as<Name>(parts[1], "class").text;
     const auto known = std::ranges::find(kStorages, name, &StorageType::name);
     check(known != kStorages.end(), "has a storage of class '", name, "'");
-    push(Storage{as<std::string>(parts[2], "text"), known->dtype});
+    const std::string& key = as<std::string>(parts[2], "text");
+    check(key.size() <= kLongestKey, "has a storage whose name has ", key.size(), " bytes");
+    push(Storage{key, known->dtype});
   }
 
+  // Sizes or strides. A pickle names a long tuple again and again in a few bytes each: copies must be short.
   std::vector<std::int64_t> numbers(Handle object) {
+    const Items& items = as<Sequence>(object, "tuple").items;
+    check(items.size() <= kMaxRank, "has a tensor of ", items.size(), " dimensions");
     std::vector<std::int64_t> found;
-    for (Handle item : as<Sequence>(object, "tuple").items) found.push_back(as<std::int64_t>(item, "number"));
+    for (Handle item : items) found.push_back(as<std::int64_t>(item, "number"));
     return found;
   }
 

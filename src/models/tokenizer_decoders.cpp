@@ -88,7 +88,7 @@ TokensStep make_word_piece(const JsonFields& fields) {
   };
 }
 
-TokensStep make_metaspace(const JsonFields& fields) {
+TokensStep make_metaspace_decoder(const JsonFields& fields) {
   const std::string mark = fields.text({"replacement"}, kSpaceMark);
   const bool prefixed =
       fields.text({"prepend_scheme"}, fields.boolean({"add_prefix_space"}, true) ? "always" : "never") != "never";
@@ -101,7 +101,7 @@ TokensStep make_metaspace(const JsonFields& fields) {
   };
 }
 
-TokensStep make_replace(const JsonFields& fields) {
+TokensStep make_replace_decoder(const JsonFields& fields) {
   const Json* pattern = fields.find({"pattern"});
   require(pattern && pattern->is_object(), fields.where(), ": Replace needs a pattern");
   const std::string from = JsonFields(*pattern, fields.where()).text({"String"}, "");
@@ -133,8 +133,8 @@ TokensStep make_decoder(const Json& object, const std::string& where) {
   }
   if (type == "ByteFallback") return bytes_joined;
   if (type == "Fuse") return [](std::vector<std::string> tokens) { return std::vector<std::string>{joined(tokens)}; };
-  if (type == "Replace") return make_replace(fields);
-  if (type == "Metaspace") return make_metaspace(fields);
+  if (type == "Replace") return make_replace_decoder(fields);
+  if (type == "Metaspace") return make_metaspace_decoder(fields);
   if (type == "WordPiece") return make_word_piece(fields);
   if (type == "Strip") {
     const std::string content = fields.text({"content"}, " ");

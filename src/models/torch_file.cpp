@@ -1,5 +1,6 @@
 #include "models/torch_file.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 
@@ -9,13 +10,14 @@
 namespace rootdk {
 namespace {
 
-// Elements of a shape, or an error where they overflow.
+// Elements of a shape, or an error where they, or the strides of an empty tensor, overflow.
 std::uint64_t element_count(const std::string& where, const PickledTensor& tensor) {
-  std::uint64_t count = 1;
+  std::uint64_t count = 1, positive = 1;  // positive: without the sizes of 0
   for (const std::int64_t size : tensor.shape) {
-    require(size >= 0 && (size == 0 || count <= (std::uint64_t{1} << 60) / static_cast<std::uint64_t>(size)), where,
+    require(size >= 0 && (size == 0 || positive <= (std::uint64_t{1} << 60) / static_cast<std::uint64_t>(size)), where,
             ": has shape ", shape_text(tensor.shape));
     count *= static_cast<std::uint64_t>(size);
+    positive *= static_cast<std::uint64_t>(std::max<std::int64_t>(size, 1));
   }
   return count;
 }

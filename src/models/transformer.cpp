@@ -215,7 +215,7 @@ Value Transformer::run(Context& context, const Stack& stack, const StackConfig& 
     input.self.relative_zero = config.relative->max_distance;
   }
   const AttentionObserver* observer = call.options.observer;
-  const bool watched = call.options.weights || call.options.stats || observer;
+  const bool watched = call.options.weights || call.options.stats || call.options.operands || observer;
   if (call.captures) call.captures->resize(stack.blocks.size());
   if (call.cross_captures) call.cross_captures->resize(stack.blocks.size());
   for (std::size_t layer = 0; layer < stack.blocks.size(); ++layer) {
@@ -230,6 +230,7 @@ Value Transformer::run(Context& context, const Stack& stack, const StackConfig& 
       }
       slot.want_weights = call.options.weights;
       slot.want_stats = call.options.stats;
+      slot.want_operands = call.options.operands;
       return &slot;
     };
     input.self.rope = local_rope && stack.blocks[layer].attention.config().local_rope ? local_rope : rope;

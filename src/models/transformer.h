@@ -32,6 +32,7 @@ struct AttentionObserver {
 struct ForwardOptions {
   bool weights = false;                         // capture each layer's attention weights
   bool stats = false;                           // capture each layer's max logit and entropy
+  bool operands = false;                        // capture each layer's q, k and v
   bool last_only = false;                       // the output of each sequence's last token alone
   const AttentionObserver* observer = nullptr;  // sees each layer as it comes; ModelResult then keeps no captures
 };

@@ -57,11 +57,11 @@ void store_row(const Part& part, std::vector<double>& row, std::int64_t offset) 
 }
 
 template <class From>
-void append_token(const AppendCall& call, const Part& part, const KvSpan& span, std::int64_t i) {
+void append_token(const AppendCall& call, const Part& part, const CallSequence& sequence, std::int64_t i) {
   const auto from = read<From, 4>(part.rows);
   const KvShape& shape = call.shape;
-  const std::int64_t position = span.position + i, dim = part.rows.size(3);
-  const std::int64_t page = span.pages[position / shape.page_size];
+  const std::int64_t position = sequence.position + i, dim = part.rows.size(3);
+  const std::int64_t page = sequence.pages[position / shape.page_size];
   std::vector<double> row(static_cast<std::size_t>(dim)), cosine, sine;
   if (part.rotation) {
     cosine.resize(part.rotation->frequency.size());
@@ -70,7 +70,7 @@ void append_token(const AppendCall& call, const Part& part, const KvSpan& span, 
   }
   for (std::int64_t head = 0; head < shape.kv_heads; ++head) {
     for (std::int64_t d = 0; d < dim; ++d) {
-      row[static_cast<std::size_t>(d)] = to_double(from(0, head, span.row + i, d));
+      row[static_cast<std::size_t>(d)] = to_double(from(0, head, sequence.row + i, d));
     }
     if (part.rotation) part.rotation->apply(row, cosine, sine);
     // Row of [layers, pages, kv_heads, page_size].
@@ -83,10 +83,10 @@ void append(const AppendCall& call) {
   copy_pages(call);
   const Part keys{call.k, call.storage.k, call.storage.k_scales, call.rotation.empty() ? nullptr : &call.rotation};
   const Part values{call.v, call.storage.v, call.storage.v_scales};
-  for (const KvSpan& span : call.spans) {
+  for (const CallSequence& sequence : call.sequences) {
     for (const Part& part : {keys, values}) {
       with_floating_type(part.rows.dtype, [&](auto type) {
-        for (std::int64_t i = 0; i < span.tokens; ++i) append_token<decltype(type)>(call, part, span, i);
+        for (std::int64_t i = 0; i < sequence.tokens; ++i) append_token<decltype(type)>(call, part, sequence, i);
       });
     }
   }

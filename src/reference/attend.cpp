@@ -24,8 +24,8 @@ class CachedHead {
   CachedHead(const ConstTensorView& pages, const ConstTensorView& scales, const KvShape& shape, std::int64_t kv_head)
       : pages_(pages), scales_(scales), page_size_(shape.page_size), kv_head_(kv_head) {}
 
-  double operator()(const KvSpan& span, std::int64_t position, std::int64_t d) const {
-    const std::int64_t page = span.pages[position / page_size_], token = position % page_size_;
+  double operator()(const CallSequence& sequence, std::int64_t position, std::int64_t d) const {
+    const std::int64_t page = sequence.pages[position / page_size_], token = position % page_size_;
     if (is_quantised(pages_.dtype)) {
       const double number = pages_.dtype == DType::i8
                                 ? read<std::int8_t, 4>(pages_)(page, kv_head_, token, d)
@@ -74,17 +74,23 @@ struct AttendOutputs {
   Rounded<3> lse, max_logit, max_weight, entropy, sum_p2;
 };
 
-// Row i of a span, in one head.
+// Row i of a sequence, in one head.
 class AttendRow {
  public:
-  AttendRow(const AttendCall& call, const AttendInputs& from, const AttendOutputs& to, const KvSpan& span,
+  AttendRow(const AttendCall& call, const AttendInputs& from, const AttendOutputs& to, const CallSequence& sequence,
             std::int64_t head, std::int64_t i)
-      : call_(call), from_(from), to_(to), span_(span), head_(head), row_(span.row + i), position_(span.position + i) {}
+      : call_(call),
+        from_(from),
+        to_(to),
+        sequence_(sequence),
+        head_(head),
+        row_(sequence.row + i),
+        position_(sequence.position + i) {}
 
   void run() const {
     const std::vector<double> q = query();
     const CachedHead k(call_.k, call_.k_scales, call_.shape, head_ / call_.shape.group());
-    const KeyGaps gaps = key_gaps(span_, call_.params, position_);
+    const KeyGaps gaps = key_gaps(sequence_, call_.params, position_);
     std::vector<double> logits(static_cast<std::size_t>(position_ + 1), kMinusInfinity);
     for (std::int64_t j = 0; j <= position_; ++j) {
       if (gaps.keeps(j)) logits[static_cast<std::size_t>(j)] = logit(q, k, j);
@@ -110,7 +116,7 @@ class AttendRow {
   double logit(const std::vector<double>& q, const CachedHead& k, std::int64_t j) const {
     const AttendParams& p = call_.params;
     double score = 0;
-    for (std::size_t d = 0; d < q.size(); ++d) score += q[d] * k(span_, j, static_cast<std::int64_t>(d));
+    for (std::size_t d = 0; d < q.size(); ++d) score += q[d] * k(sequence_, j, static_cast<std::int64_t>(d));
     double x = score * call_.logit_scale;
     if (p.logits.softcap > 0) x = p.logits.softcap * std::tanh(x / p.logits.softcap);
     const std::int64_t distance = position_ - j;
@@ -139,7 +145,8 @@ class AttendRow {
       const double s = logits[static_cast<std::size_t>(j)];
       if (s == kMinusInfinity) continue;
       const double weight = std::exp(s - top) / sum;
-      for (std::int64_t d = 0; d < call_.shape.value_dim; ++d) to_.out(0, head_, row_, d) += weight * v(span_, j, d);
+      for (std::int64_t d = 0; d < call_.shape.value_dim; ++d)
+        to_.out(0, head_, row_, d) += weight * v(sequence_, j, d);
       max_weight = max_or_nan(max_weight, weight);
       entropy -= weight * (s - lse);
       sum_p2 += weight * weight;
@@ -154,7 +161,7 @@ class AttendRow {
   const AttendCall& call_;
   const AttendInputs& from_;
   const AttendOutputs& to_;
-  const KvSpan& span_;
+  const CallSequence& sequence_;
   std::int64_t head_, row_, position_;
 };
 
@@ -163,8 +170,8 @@ void attend(const AttendCall& call) {
   const AttendOutputs outputs(call);
   Executor& executor = executor_of(call.execution);
   executor.parallel_for(call.shape.heads, [&](std::int64_t head) {
-    for (const KvSpan& span : call.spans) {
-      for (std::int64_t i = 0; i < span.tokens; ++i) AttendRow(call, inputs, outputs, span, head, i).run();
+    for (const CallSequence& sequence : call.sequences) {
+      for (std::int64_t i = 0; i < sequence.tokens; ++i) AttendRow(call, inputs, outputs, sequence, head, i).run();
     }
   });
   outputs.round();

@@ -73,14 +73,14 @@ class ForwardHead {
         logits_(inputs, sequence, head),
         v_(v),
         to_(to),
-        span_(logits_.span()),
-        batch_(span_.batch_entry),
+        range_(logits_.range()),
+        batch_(range_.batch_entry),
         head_(head) {}
 
   void run() const {
-    std::vector<double> row(static_cast<std::size_t>(span_.kv_len));
-    for (std::int64_t i = 0; i < span_.q_len; ++i) {
-      for (std::int64_t j = 0; j < span_.kv_len; ++j) row[static_cast<std::size_t>(j)] = logits_.logit(i, j);
+    std::vector<double> row(static_cast<std::size_t>(range_.kv_len));
+    for (std::int64_t i = 0; i < range_.q_len; ++i) {
+      for (std::int64_t j = 0; j < range_.kv_len; ++j) row[static_cast<std::size_t>(j)] = logits_.logit(i, j);
       const Softmax p = softmax(row, logits_.sink());
       output(i, p, row);
       row_statistics(i, p, row);
@@ -91,18 +91,21 @@ class ForwardHead {
  private:
   // out = dropout(weights) v, over the keys that take part: what a masked key's value holds never matters.
   void output(std::int64_t i, const Softmax& p, const std::vector<double>& row) const {
-    for (std::int64_t j = 0; j < span_.kv_len; ++j) {
+    for (std::int64_t j = 0; j < range_.kv_len; ++j) {
       if (row[static_cast<std::size_t>(j)] == kMinusInfinity || !keeps_weight(i, j)) continue;
       const double weight = p.weights[static_cast<std::size_t>(j)] * call_.dropout.keep_scale;
       for (std::int64_t d = 0; d < call_.shape.value_dim; ++d) {
-        to_.out(batch_, head_, span_.q_begin + i, d) += weight * v_(batch_, logits_.kv_head(), span_.kv_begin + j, d);
+        to_.out(batch_, head_, range_.q_begin + i, d) += weight * v_(batch_, logits_.kv_head(), range_.kv_begin + j, d);
       }
     }
   }
 
   bool keeps_weight(std::int64_t i, std::int64_t j) const {
     auto word = [](std::int64_t x) { return static_cast<std::uint32_t>(x); };
-    return call_.dropout.threshold == 0 || call_.dropout.keeps(word(logits_.sequence()), word(head_), word(i), word(j));
+    const TileOrigin& origin = call_.shape.origin;
+    return call_.dropout.threshold == 0 ||
+           call_.dropout.keeps(word(origin.sequence + logits_.sequence()), word(origin.head + head_),
+                               word(origin.query + i), word(origin.key + j));
   }
 
   void row_statistics(std::int64_t i, const Softmax& p, const std::vector<double>& row) const {
@@ -113,7 +116,7 @@ class ForwardHead {
       entropy -= p.weights[j] * (row[j] - p.lse);
       sum_p2 += p.weights[j] * p.weights[j];
     }
-    const std::int64_t r = span_.q_begin + i;
+    const std::int64_t r = range_.q_begin + i;
     if (to_.lse) to_.lse(batch_, head_, r) = p.lse;
     if (to_.max_logit) to_.max_logit(batch_, head_, r) = p.max_logit;
     if (to_.max_weight) to_.max_weight(batch_, head_, r) = max_weight;
@@ -122,11 +125,11 @@ class ForwardHead {
   }
 
   void column_statistics(std::int64_t i, const Softmax& p) const {
-    for (std::int64_t j = 0; j < span_.kv_len; ++j) {
+    for (std::int64_t j = 0; j < range_.kv_len; ++j) {
       const double weight = p.weights[static_cast<std::size_t>(j)];
-      if (to_.column_mass) to_.column_mass(batch_, head_, span_.kv_begin + j) += weight;
+      if (to_.column_mass) to_.column_mass(batch_, head_, range_.kv_begin + j) += weight;
       if (to_.pooled_map) pool(i, j, weight);
-      if (to_.weights) copy_weight(span_.q_begin + i, span_.kv_begin + j, weight);
+      if (to_.weights) copy_weight(range_.q_begin + i, range_.kv_begin + j, weight);
     }
   }
 
@@ -138,8 +141,8 @@ class ForwardHead {
       while (index >= (cell + 1) * length / cells) ++cell;
       return cell;
     };
-    const std::int64_t r = cell_of(i, span_.q_len, rows), c = cell_of(j, span_.kv_len, columns);
-    const std::int64_t queries = (r + 1) * span_.q_len / rows - r * span_.q_len / rows;
+    const std::int64_t r = cell_of(i, range_.q_len, rows), c = cell_of(j, range_.kv_len, columns);
+    const std::int64_t queries = (r + 1) * range_.q_len / rows - r * range_.q_len / rows;
     to_.pooled_map(batch_, head_, r, c) += weight / static_cast<double>(queries);
   }
 
@@ -158,7 +161,7 @@ class ForwardHead {
   HeadLogits logits_;
   const Doubles<4>& v_;
   const ForwardOutputs& to_;
-  SequenceSpan span_;
+  SequenceRange range_;
   std::int64_t batch_, head_;
 };
 

@@ -72,17 +72,17 @@ class BackwardHead {
         in_(in),
         to_(to),
         logits_(in.logits, sequence, head),
-        span_(logits_.span()),
-        batch_(span_.batch_entry),
+        range_(logits_.range()),
+        batch_(range_.batch_entry),
         head_(head),
         kv_head_(logits_.kv_head()) {}
 
   void run() const {
-    for (std::int64_t i = 0; i < span_.q_len; ++i) {
+    for (std::int64_t i = 0; i < range_.q_len; ++i) {
       const Row row = saved_row(i);
       if (row.lse == kMinusInfinity) continue;
       if (to_.sinks) to_.sinks(head_) += sink_gradient(row);
-      for (std::int64_t j = 0; j < span_.kv_len; ++j) {
+      for (std::int64_t j = 0; j < range_.kv_len; ++j) {
         const double s = logits_.logit(i, j);
         if (s != kMinusInfinity) add_pair(i, j, s, row);
       }
@@ -98,7 +98,7 @@ class BackwardHead {
   };
 
   Row saved_row(std::int64_t i) const {
-    const std::int64_t r = span_.q_begin + i;
+    const std::int64_t r = range_.q_begin + i;
     Row row{.lse = in_.lse(batch_, head_, r)};
     if (in_.grad_lse) row.grad_lse = in_.grad_lse(batch_, head_, r);
     if (in_.grad_entropy) {
@@ -119,7 +119,7 @@ class BackwardHead {
 
   // Everything that query i and key j add, s being their logit.
   void add_pair(std::int64_t i, std::int64_t j, double s, const Row& row) const {
-    const std::int64_t r = span_.q_begin + i, c = span_.kv_begin + j;
+    const std::int64_t r = range_.q_begin + i, c = range_.kv_begin + j;
     const double p = std::exp(s - row.lse);
     if (to_.column_mass) to_.column_mass(batch_, head_, c) += p;
     double dp = 0;
@@ -143,13 +143,15 @@ class BackwardHead {
   double dropout_factor(std::int64_t i, std::int64_t j) const {
     if (call_.dropout.threshold == 0) return 1;
     auto word = [](std::int64_t x) { return static_cast<std::uint32_t>(x); };
-    const bool keeps = call_.dropout.keeps(word(logits_.sequence()), word(head_), word(i), word(j));
+    const TileOrigin& origin = call_.shape.origin;
+    const bool keeps = call_.dropout.keeps(word(origin.sequence + logits_.sequence()), word(origin.head + head_),
+                                           word(origin.query + i), word(origin.key + j));
     return keeps ? call_.dropout.keep_scale : 0.0;
   }
 
   // g = d loss / d score(i, j), carried on to q, k and additive_v.
   void add_score_gradient(std::int64_t i, std::int64_t j, double g) const {
-    const CosineNorms norms = call_.params.score == Score::cosine ? cosine_norms(i, j) : CosineNorms{};
+    const CosineLengths lengths = call_.params.score == Score::cosine ? cosine_lengths(i, j) : CosineLengths{};
     for (std::int64_t d = 0; d < call_.shape.head_dim; ++d) {
       const double q = logits_.q(i, d), k = logits_.k(j, d);
       double dq = 0, dk = 0;
@@ -159,9 +161,9 @@ class BackwardHead {
           dk = g * q;
           break;
         case Score::cosine:
-          if (norms.q == 0 || norms.k == 0) return;
-          dq = g * (k / norms.k - norms.cosine * q / norms.q) / norms.q;
-          dk = g * (q / norms.q - norms.cosine * k / norms.k) / norms.k;
+          if (lengths.q == 0 || lengths.k == 0) return;
+          dq = g * (k / lengths.k - lengths.cosine * q / lengths.q) / lengths.q;
+          dk = g * (q / lengths.q - lengths.cosine * k / lengths.k) / lengths.k;
           break;
         case Score::additive: {
           const double t = std::tanh(q + k);
@@ -170,35 +172,24 @@ class BackwardHead {
           break;
         }
       }
-      if (to_.q) to_.q(batch_, head_, span_.q_begin + i, d) += dq;
-      if (to_.k) to_.k(batch_, kv_head_, span_.kv_begin + j, d) += dk;
+      if (to_.q) to_.q(batch_, head_, range_.q_begin + i, d) += dq;
+      if (to_.k) to_.k(batch_, kv_head_, range_.kv_begin + j, d) += dk;
     }
   }
 
-  struct CosineNorms {
+  struct CosineLengths {
     double q = 0, k = 0, cosine = 0;
   };
 
-  CosineNorms cosine_norms(std::int64_t i, std::int64_t j) const {
-    CosineNorms n;
-    double dot = 0;
-    for (std::int64_t d = 0; d < call_.shape.head_dim; ++d) {
-      const double q = logits_.q(i, d), k = logits_.k(j, d);
-      n.q += q * q;
-      n.k += k * k;
-      dot += q * k;
-    }
-    n.q = std::sqrt(n.q);
-    n.k = std::sqrt(n.k);
-    n.cosine = dot / (n.q * n.k);
-    return n;
+  CosineLengths cosine_lengths(std::int64_t i, std::int64_t j) const {
+    return {.q = logits_.length_q(i), .k = logits_.length_k(j), .cosine = logits_.score(i, j)};
   }
 
   const BackwardCall& call_;
   const BackwardInputs& in_;
   const BackwardOutputs& to_;
   HeadLogits logits_;
-  SequenceSpan span_;
+  SequenceRange range_;
   std::int64_t batch_, head_, kv_head_;
 };
 

@@ -12,6 +12,16 @@ Strided<const std::uint8_t, 4> bytes(const ConstTensorView& mask) {
   return {static_cast<const std::uint8_t*>(mask.data), mask.strides};
 }
 
+// The length of a vector, none of whose squares overflows or underflows.
+template <class Element>
+double length(std::int64_t dim, Element x) {
+  double largest = 0, squares = 0;
+  for (std::int64_t d = 0; d < dim; ++d) largest = std::max(largest, std::abs(x(d)));
+  const double unit = largest == 0 ? 1 : largest;
+  for (std::int64_t d = 0; d < dim; ++d) squares += x(d) / unit * (x(d) / unit);
+  return unit * std::sqrt(squares);
+}
+
 }  // namespace
 
 LogitInputs::LogitInputs(const AttentionShape& shape, const AttentionParams& params, double logit_scale,
@@ -43,10 +53,10 @@ HeadLogits::HeadLogits(const LogitInputs& inputs, std::int64_t sequence, std::in
       sequence_(sequence),
       head_(head),
       kv_head_(head / inputs.shape.group()),
-      span_(sequence_span(inputs.shape, inputs.params, sequence)) {}
+      range_(sequence_range(inputs.shape, inputs.params, sequence)) {}
 
 bool HeadLogits::keeps(std::int64_t i, std::int64_t j) const {
-  const KeyRange range = key_range(span_, window_of(in_.params), i);  // causal, window and key length
+  const KeyRange range = key_range(range_, window_of(in_.params), i);  // causal, window and key length
   if (j < range.begin || j >= range.end) return false;
   if (in_.mask && !in_.mask(sequence_, head_, i, j)) return false;
   if (in_.block_mask && !in_.block_mask(sequence_, head_, i / in_.params.block_q, j / in_.params.block_kv)) {
@@ -57,23 +67,31 @@ bool HeadLogits::keeps(std::int64_t i, std::int64_t j) const {
 
 double HeadLogits::score(std::int64_t i, std::int64_t j) const {
   const std::int64_t head_dim = in_.shape.head_dim;
-  double dot = 0, qq = 0, kk = 0, additive = 0;
+  double dot = 0, additive = 0;
   switch (in_.params.score) {
     case Score::dot:
       for (std::int64_t d = 0; d < head_dim; ++d) dot += q(i, d) * k(j, d);
       return dot;
-    case Score::cosine:
-      for (std::int64_t d = 0; d < head_dim; ++d) {
-        dot += q(i, d) * k(j, d);
-        qq += q(i, d) * q(i, d);
-        kk += k(j, d) * k(j, d);
-      }
-      return qq == 0 || kk == 0 ? 0.0 : dot / (std::sqrt(qq) * std::sqrt(kk));
+    case Score::cosine: {
+      const double q_length = length_q(i), k_length = length_k(j);
+      // Beside a zero vector the cosine is 0, unless the other one is not finite.
+      const double q_unit = q_length == 0 ? 1 : q_length, k_unit = k_length == 0 ? 1 : k_length;
+      for (std::int64_t d = 0; d < head_dim; ++d) dot += q(i, d) / q_unit * (k(j, d) / k_unit);
+      return dot;
+    }
     case Score::additive:
       for (std::int64_t d = 0; d < head_dim; ++d) additive += additive_v(d) * std::tanh(q(i, d) + k(j, d));
       return additive;
   }
   return 0;
+}
+
+double HeadLogits::length_q(std::int64_t i) const {
+  return length(in_.shape.head_dim, [&](std::int64_t d) { return q(i, d); });
+}
+
+double HeadLogits::length_k(std::int64_t j) const {
+  return length(in_.shape.head_dim, [&](std::int64_t d) { return k(j, d); });
 }
 
 double HeadLogits::logit(std::int64_t i, std::int64_t j) const {

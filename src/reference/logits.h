@@ -33,31 +33,35 @@ class HeadLogits {
   // nothing else of a key that does not is ever read.
   double logit(std::int64_t i, std::int64_t j) const;
 
+  double score(std::int64_t i, std::int64_t j) const;
+  // The lengths that the cosine score divides by.
+  double length_q(std::int64_t i) const;
+  double length_k(std::int64_t j) const;
+
   // d logit(i, j) / d score(i, j).
   double logit_slope(std::int64_t i, std::int64_t j) const;
 
   // The logit of the sink: -inf where there is none.
   double sink() const;
 
-  double q(std::int64_t i, std::int64_t d) const { return in_.q(span_.batch_entry, head_, span_.q_begin + i, d); }
-  double k(std::int64_t j, std::int64_t d) const { return in_.k(span_.batch_entry, kv_head_, span_.kv_begin + j, d); }
+  double q(std::int64_t i, std::int64_t d) const { return in_.q(range_.batch_entry, head_, range_.q_begin + i, d); }
+  double k(std::int64_t j, std::int64_t d) const { return in_.k(range_.batch_entry, kv_head_, range_.kv_begin + j, d); }
   double additive_v(std::int64_t d) const { return in_.additive_v(head_, d); }
 
-  std::int64_t distance(std::int64_t i, std::int64_t j) const { return span_.position(i) - j; }
+  std::int64_t distance(std::int64_t i, std::int64_t j) const { return range_.position(i) - j; }
   std::int64_t relative_entry(std::int64_t i, std::int64_t j) const;
 
-  const SequenceSpan& span() const { return span_; }
+  const SequenceRange& range() const { return range_; }
   std::int64_t sequence() const { return sequence_; }
   std::int64_t head() const { return head_; }
   std::int64_t kv_head() const { return kv_head_; }
 
  private:
   bool keeps(std::int64_t i, std::int64_t j) const;
-  double score(std::int64_t i, std::int64_t j) const;
 
   const LogitInputs& in_;
   std::int64_t sequence_, head_, kv_head_;
-  SequenceSpan span_;
+  SequenceRange range_;
 };
 
 }  // namespace rootdk::reference

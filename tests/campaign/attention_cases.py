@@ -208,7 +208,13 @@ def _forward(built, request, target, threads):
     options = dict(built.given_options, **request)
     if c.get("out"):
         options["out"] = _poisoned_out(built, c["out"])
-    return rootdk.attention(*(built.given[r] for r in "qkv"), target=target, threads=threads, **options)
+    try:
+        return rootdk.attention(*(built.given[r] for r in "qkv"), target=target, threads=threads, **options)
+    except rootdk.UnsupportedError as refusal:
+        # explain() does not see `out`, whose address may be one that the copy engine of a device cannot write to.
+        if c.get("out") and f"{target}: out " in str(refusal):
+            raise Refused(str(refusal)) from refusal
+        raise
 
 
 def _arrays_of(result, request):

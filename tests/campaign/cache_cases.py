@@ -301,7 +301,7 @@ class Runner:
         # The targets decode_... are attention()'s way to the kernels that attend has anyway.
         names = [self.report.target] if self.report.target else self.report.targets
         names = [name for name in names if not name.startswith("decode_")]
-        first = self.c["target"] % len(names)
+        first = self.c["target"] % max(1, len(names))
         for name in names[first:] + names[:first]:
             try:
                 return name, run(self.c["threads"], name)
@@ -364,6 +364,8 @@ class Runner:
         if self.rope:  # a rotated query near a tie
             largest = np.abs(q).max(-1, keepdims=True) * np.abs(k).max(-1)[..., None, :]
             more = more + 2 * TYPES[c["q_dtype"]][0] * largest * factor
+        if c["dtype"] == "bf16" and c["q_dtype"] in ("f32", "f64"):  # queries as two numbers of 8 bits
+            more = more + 2.0**-16 * np.abs(q) @ np.abs(k).swapaxes(-1, -2) * factor
         if c["dtype"] == "i8":  # queries as integers of 16 bits
             more = more + 2.0**-15 * np.abs(q).max(-1, keepdims=True) * np.abs(k).sum(-1)[..., None, :] * factor
             rounding.lost = max(rounding.lost, 2.0**-14)

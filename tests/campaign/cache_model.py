@@ -150,7 +150,8 @@ def stored(x, dtype):
     """(what the cache holds of the rows x [heads, rows, dim], the distance of neighbours there)."""
     if dtype in TYPES:
         kept = round_to(x, dtype)
-        return kept, 2 * TYPES[dtype][0] * np.abs(kept)
+        power = 2.0 ** np.floor(np.log2(np.maximum(np.abs(kept), 1e-30)))
+        return kept, 2 * TYPES[dtype][0] * power
     top = np.abs(x).max(-1, keepdims=True)
     largest = 127.0 if dtype == "i8" else 448.0
     scale = np.float32(top / largest).astype(np.float64)

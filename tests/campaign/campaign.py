@@ -37,9 +37,30 @@ def arguments():
     parser.add_argument("--seconds", type=float, help="ends after so long, with what was done")
     parser.add_argument("--stop-at", type=int, default=5, metavar="N", help="ends after N failures (default 5)")
     parser.add_argument("--no-shrink", action="store_true", help="prints failures as they were drawn")
-    parser.add_argument("--open", action="store_true", help="also what runs into the findings of open_findings.py")
     parser.add_argument("--case", help="repeats one configuration, given as JSON")
+    parser.add_argument("--kept", action="store_true", help="repeats what once failed, on every target (kept.jsonl)")
     return parser.parse_args()
+
+
+def run_kept(options):
+    """Configurations that found something once, on all targets that take them."""
+    targets = [options.target] if options.target else Report(device=options.device).targets
+    failures = runs = 0
+    for line in (HERE / "kept.jsonl").read_text().splitlines():
+        for target in targets:
+            report, case = Report(target, options.device), json.loads(line)
+            if options.device == "cuda":
+                if case.get("q_dtype") == "f64":  # it has no f64
+                    continue
+                case["place"] = "cuda"
+            problems = run_case(case, report)
+            runs += not any("refused" in what for *_, what in report.counts)
+            if problems:
+                failures += 1
+                print(f"\nFAILED on {target}:", *problems[:5], sep="\n  ")
+                print("  " + repeat(case, argparse.Namespace(device=options.device, target=target)), flush=True)
+    print(f"campaign: {runs} runs of kept configurations, {failures} failures")
+    return 1 if failures or not runs else 0
 
 
 def main():
@@ -48,6 +69,8 @@ def main():
         problems = run_case(json.loads(options.case), Report(options.target, options.device))
         print("\n".join(problems) or "right")
         return 1 if problems else 0
+    if options.kept:
+        return run_kept(options)
     state = State.open(options)
     print(f"campaign: seed {state.seed}, {options.count} configurations, {state.done} of them done", flush=True)
     started = time.monotonic()

@@ -4,6 +4,7 @@
 A copy of the tree in build/mutations/ is patched, its library built, and up to 20,000 configurations of a fresh seed
 are run on it. Prints a table, and ends with 1 where a broken kernel was not found.
 
+    tests/campaign/mutate.py --check        whether the patches still fit
     tests/campaign/mutate.py [NAME...]      all of them, or those whose names contain one of these
 """
 
@@ -17,7 +18,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PLACE = ROOT / "build" / "mutations"
-TREE, BUILD = PLACE / "tree", PLACE / "build"
+TREE = PLACE / "tree"
+BUILD = TREE / "build"  # where a checkout has it, so that ccache knows what is the same
 CASES = 20000
 
 
@@ -56,14 +58,27 @@ def configurations_until_found(options, name):
     return (int(found[1]) + 1, int(found[2]), found[3]) if found else (None, 0, "")
 
 
+def check(patches):
+    stale = []
+    for patch in patches:
+        command = ["patch", "-p1", "--dry-run", "--force", "-i", str(patch)]
+        if subprocess.run(command, cwd=ROOT, capture_output=True).returncode:
+            stale.append(patch.name)
+    print(f"{len(patches) - len(stale)} of {len(patches)} patches fit the sources", *stale)
+    return 1 if stale or not patches else 0
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--check", action="store_true", help="only says whether every patch fits the sources")
     parser.add_argument("--kinds", default="", help="as in campaign.py; all by default")
     options = parser.parse_args()
     patches = sorted((Path(__file__).parent / "mutations").glob("*.patch"))
     patches = [p for p in patches if not options.names or any(name in p.stem for name in options.names)]
+    if options.check:
+        return check(patches)
     copy_tree()
     if not (BUILD / "build.ninja").exists():
         run("cmake", "-S", TREE, "-B", BUILD, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DROOTDK_TESTS=OFF",

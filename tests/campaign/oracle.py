@@ -112,6 +112,7 @@ class Logits:
                 norms = self.q_norm * self.k_norm
                 safe = np.where(norms == 0, 1, norms)
                 s, size = np.where(norms == 0, 0, s / safe), np.where(norms == 0, 0, size / safe)
+                self.cosine_size = size  # the magnitudes that a cosine adds up
         self.score, self.size = s, size * abs(self.factor)
 
     def _add(self):
@@ -248,6 +249,16 @@ class Backward:
             self.grad["sinks"] = (p_sink * from_sink).sum((0, 2, 3))
         self.grad.update(self.spread(ds, signed=True))
 
+    def along_own(self, ds, cosine, size):
+        """What the cosine score takes out of a gradient: its part along the vector itself."""
+        logits, along = self.logits, ds * cosine
+        result = {}
+        for name, sums in (("q", along.sum(-1)), ("k", along.sum(-2))):
+            x = size(getattr(logits, name))
+            square = (x * x).sum(-1, keepdims=True)
+            result[name] = sums[..., None] * x / np.where(square == 0, 1, square)
+        return result
+
     def spread(self, ds, signed=False, flat=False):
         """What the gradients of the logits add up to in each tensor, by name. Not `signed`: the sum of the magnitudes,
         for ds that are magnitudes; `flat` leaves out the slope of the softcap."""
@@ -278,12 +289,11 @@ class Backward:
             q_norm, k_norm = logits.q_norm, logits.k_norm.swapaxes(-1, -2)
             safe_q, safe_k = np.where(q_norm == 0, 1, q_norm), np.where(k_norm == 0, 1, k_norm)
             sign = -1 if signed else 1
-            c = size(logits.score)
             ds = np.where((q_norm > 0) & (logits.k_norm > 0), ds, 0)
             turned = ds.swapaxes(-1, -2)
-            own_q, own_k = (ds * c).sum(-1, keepdims=True), (turned * c.swapaxes(-1, -2)).sum(-1, keepdims=True)
-            result["q"] = (ds @ (k / safe_k) + sign * own_q * q / safe_q) / safe_q
-            result["k"] = (turned @ (q / safe_q) + sign * own_k * k / safe_k) / safe_k
+            own = self.along_own(ds, size(logits.score), size)
+            result["q"] = ds @ (k / safe_k) / safe_q + sign * own["q"]
+            result["k"] = turned @ (q / safe_q) / safe_k + sign * own["k"]
         else:
             a, t = o["additive_v"][None, :, None, None, :], logits.inner
             # The error of tanh does not shrink with 1 - t^2: magnitudes leave that factor out.

@@ -8,7 +8,9 @@ import numpy as np
 import oracle
 from arrays import TYPES
 
-SLACK = 2.0  # over the estimates below
+# Over the estimates below, which are of the size that rounding errors usually have. A million configurations have a
+# billion elements, of which the unluckiest is this far out.
+SLACK = 5.0
 
 
 class Rounding:
@@ -23,6 +25,8 @@ class Rounding:
         # Weights below this are 0.
         self.lost = {"f16": 2.0**-24, "f64": 0.0}.get(dtype, 2.0**-122)
         self.lost_gradient = 2.0**-24 if dtype == "f16" else 0.0  # of a logit
+        # Where arithmetic is in f32 any number below its smallest normal one may count as 0 (docs/operation.md).
+        self.below = 0.0 if dtype == "f64" else 2.0**-126
         value = np.where(np.isneginf(logits.value), 0, logits.value)
         self.logit = unit * ((4 + np.sqrt(head_dim)) * logits.size + 4 * np.abs(value)) * ~np.isneginf(logits.value)
         self.value = value
@@ -36,6 +40,16 @@ class Rounding:
         """The relative error of weights whose lse is rounded."""
         lse = np.where(np.isfinite(lse), lse, 0)
         return self.logit + self.unit * (8 + 2 * np.abs(self.value - lse) + 2 * np.abs(lse))
+
+
+    def lost_products(self, count, *factors):
+        """How far a sum of so many products is off, where those below the smallest normal f32 count as 0."""
+        return self.below * count * (1 + sum(largest(x) for x in factors))
+
+
+def largest(x):
+    """The largest finite magnitude."""
+    return np.abs(np.where(np.isfinite(x), x, 0)).max(initial=0)
 
 
 def _off(name, actual, wanted, allowed, dtype):
@@ -143,6 +157,7 @@ def _row_truth(name, truth):
         weights = truth.m * np.where(np.isnan(p), 0, p)
         size = np.abs(np.where(np.isfinite(truth.v), truth.v, 0))
         allowed = (weights * (relative + r.half + r.keys) + r.lost * truth.taking_part * truth.m) @ size
+        allowed = allowed + r.lost_products(p.shape[3], truth.v)
         if not np.isfinite(truth.v).all():  # a weight that is 0 in f32 does not bring a NaN of v along
             lost = truth.taking_part & (np.where(np.isnan(p), 1, p) <= 2 * r.lost)
             allowed = np.where(lost.astype(float) @ (~np.isfinite(truth.v)).astype(float) > 0, np.inf, allowed)
@@ -257,11 +272,16 @@ def _backward_errors(built, truth, part, lse, upstream):
     ds = part.ds_size * (relative + r.products + 4 * r.unit + slope) + r.half * np.abs(part.ds)
     ds = ds + (p > 0) * (r.lost * part.per_weight + r.lost_gradient)
     ds = ds + part.ds_size * (r.rows + r.keys) + r.half * part.ds_size * 0.02
+    ds = ds + (p > 0) * r.lost_products(2 * g.shape[-1], part.g, truth.v, truth.out)
     errors = part.spread(ds)
+    _add_score_errors(r, truth, part, errors)
+    if built.c["place"] == "cuda" and truth.o.get("score") == "cosine":
+        _add_rounded_cosines(r, part, errors)
     if softcap:  # 1 - t^2 near 0 is off by a rounding of 1
         flat = part.spread(part.ds_size * 8 * r.unit, flat=True)
         errors = {name: x + flat.get(name, 0) for name, x in errors.items()}
     errors["v"] = (m * p * (relative + r.half + r.rows) + r.lost * (p > 0) * m).swapaxes(-1, -2) @ g
+    errors["v"] = errors["v"] + r.lost_products(p.shape[2], part.g)
     errors["column_mass"] = (p * (relative + r.half + r.rows)).sum(-2) + r.lost * p.shape[2]
     if "sinks" in truth.o:
         empty, safe_lse = np.isneginf(lse)[..., None], np.where(np.isneginf(lse), 0, lse)[..., None]
@@ -271,3 +291,41 @@ def _backward_errors(built, truth, part, lse, upstream):
         share = r.unit * (16 + 2 * far + 2 * np.abs(np.where(np.isfinite(lse), lse, 0))[..., None])
         errors["sinks"] = (p_sink * part.sink_size * (share + r.products + r.rows)).sum((0, 2, 3))
     return errors
+
+
+def _add_score_errors(r, truth, part, errors):
+    """What the way from the gradients of scores to q and k adds to their errors."""
+    logits, score = part.logits, truth.o.get("score", "dot")
+    q_len, kv_len = part.p.shape[2:]
+    factor, ds = max(1.0, abs(logits.factor)), part.ds
+    if score == "additive":
+        lost = {"q": r.lost_products(kv_len, ds, truth.o["additive_v"])}
+        lost["k"] = r.lost_products(q_len, ds, truth.o["additive_v"])
+    elif score == "dot":
+        lost = {"q": r.lost_products(kv_len, ds, logits.k), "k": r.lost_products(q_len, ds, logits.q)}
+    else:
+        # Directions are added up; what is lost of their sum is divided by the length of the vector. And the cosine is
+        # off by a rounding of what it adds up, which may be more than itself.
+        q_norm, k_norm = logits.q_norm, logits.k_norm.swapaxes(-1, -2)
+        lost = {"q": r.lost_products(kv_len, ds) / np.where(q_norm == 0, 1, q_norm)}
+        lost["k"] = r.lost_products(q_len, ds) / np.where(k_norm == 0, 1, k_norm)
+        cosine = r.unit * (4 + np.sqrt(logits.q.shape[-1])) * logits.cosine_size
+        for name, more in part.along_own(np.abs(ds) * abs(logits.factor), cosine, np.abs).items():
+            errors[name] = errors[name] + more
+    for name, more in lost.items():
+        errors[name] = errors[name] + factor * more
+
+
+def _add_rounded_cosines(r, part, errors):
+    """On CUDA the gradient by q . k, not by the cosine, is rounded to the type: f16 loses what is small of it. Vectors
+    there have their largest element at 1 or above."""
+    logits = part.logits
+    seen = (part.p > 0) * r.lost_gradient * abs(logits.factor)
+
+    def enlarged(x):
+        top = np.abs(x).max(-1, keepdims=True, initial=0)
+        return np.maximum(1, 2 / np.where(top == 0, 1, top))
+
+    more_q, more_k = enlarged(logits.q), enlarged(logits.k)
+    errors["q"] = errors["q"] + seen @ (np.abs(logits.k) * more_k) * more_q
+    errors["k"] = errors["k"] + seen.swapaxes(-1, -2) @ (np.abs(logits.q) * more_q) * more_k

@@ -26,7 +26,7 @@ def _work(pipe, at, seed, options):
         for index in range(first, last):
             at.value = index
             case = single.draw(seed, index, options)
-            problems = single.run_case(case, report, options.open)
+            problems = single.run_case(case, report)
             if problems:
                 failures.append({"index": index, "case": case, "problems": problems})
         pipe.send((first, last, list(report.counts.items()), failures))

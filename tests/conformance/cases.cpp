@@ -184,6 +184,9 @@ void add_scores(Specs& all) {
   all.push_back({.name = "cosine", .q_len = 33, .kv_len = 40, .edit = plant_zero_vectors});
   all.back().scalars.score = Score::cosine;
   all.back().scalars.logits.scale = 10.0;
+  all.push_back({.name = "cosine_short", .q_len = 33, .kv_len = 40, .edit = plant_short_vectors});
+  all.back().scalars.score = Score::cosine;
+  all.back().scalars.logits.scale = 5.0;
   all.push_back({.name = "cosine_gqa_softcap", .heads = 4, .kv_heads = 2, .q_len = 20, .kv_len = 50});
   all.back().scalars.score = Score::cosine;
   all.back().scalars.logits.scale = 8.0;
@@ -191,6 +194,14 @@ void add_scores(Specs& all) {
   all.push_back({.name = "additive", .q_len = 20, .kv_len = 37, .head_dim = 16});
   all.back().scalars.score = Score::additive;
   all.back().scalars.logits.scale = Scale::none();
+  all.push_back({.name = "additive_masked_nan",
+                 .q_len = 33,
+                 .kv_len = 40,
+                 .head_dim = 16,
+                 .mask = {1, 1, 33, 40},
+                 .edit = plant_masked_nan});
+  all.back().scalars.score = Score::additive;
+
   all.push_back({.name = "additive_gqa_causal",
                  .heads = 4,
                  .kv_heads = 2,

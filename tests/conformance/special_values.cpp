@@ -45,6 +45,19 @@ void plant_zero_vectors(AttentionCase& c) {
   set_row(c.k, 5, 0);
 }
 
+void plant_short_vectors(AttentionCase& c) {
+  for (DataTensor* tensor : {&c.q, &c.k}) {
+    for (std::int64_t row = 0; row < tensor->view().size(2); row += 2) scale_row(*tensor, row, 1e-24);
+  }
+}
+
+void plant_nan_under_minus_infinity(AttentionCase& c) {
+  const std::int64_t kv_len = c.bias.size(3);
+  auto bias = c.bias.values<double>();
+  for (std::size_t row = 0; row < bias.size(); row += static_cast<std::size_t>(kv_len)) bias[row + 7] = -kInfinity;
+  set_row(c.v, 7, kNaN);
+}
+
 void plant_masked_nan(AttentionCase& c) {
   for (std::int64_t i = 0; i < c.mask.size(2); ++i)
     c.mask.values<bool>()[static_cast<std::size_t>(i * c.mask.size(3) + 7)] = false;

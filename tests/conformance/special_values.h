@@ -18,6 +18,10 @@ void plant_padding(AttentionCase& f64_case);
 void plant_query_nan(AttentionCase& f64_case);
 // Causal: the last key and value are seen by the last query alone.
 void plant_last_key_nan(AttentionCase& f64_case);
+// Every second query and key is so short that its squares are no f32.
+void plant_short_vectors(AttentionCase& f64_case);
+// A bias of -inf hides key 7, whose value is NaN, from every query.
+void plant_nan_under_minus_infinity(AttentionCase& f64_case);
 // Biases of -inf act as a mask; row 3 has nothing else.
 void plant_minus_infinity(AttentionCase& f64_case);
 // Whole rows dropped by the mask: the first, one in the middle, the last.

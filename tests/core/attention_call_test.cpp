@@ -25,10 +25,10 @@ TEST(KeyRange, EqualsTheRulesKeyByKey) {
           for (std::int64_t right : {std::int64_t{-1}, std::int64_t{0}, std::int64_t{3}, INT64_MAX}) {
             for (bool causal : {false, true}) {
               const AttentionParams params{.causal = causal, .window_left = left, .window_right = right};
-              const SequenceSpan span{.q_len = q_len, .kv_len = kv_len, .kv_visible = visible};
+              const SequenceRange sequence{.q_len = q_len, .kv_len = kv_len, .kv_visible = visible};
               for (std::int64_t i = 0; i < q_len; ++i) {
                 const std::int64_t position = i + kv_len - q_len;
-                const KeyRange range = key_range(span, window_of(params), i);
+                const KeyRange range = key_range(sequence, window_of(params), i);
                 for (std::int64_t j = 0; j < kv_len; ++j) {
                   const bool kept = j < visible && (!causal || j <= position) && (left < 0 || position - j <= left) &&
                                     (right < 0 || j - position <= right);
@@ -46,10 +46,10 @@ TEST(KeyRange, EqualsTheRulesKeyByKey) {
   }
 }
 
-TEST(SequenceSpan, PackedAndPadded) {
+TEST(SequenceRange, PackedAndPadded) {
   const Tensor q_starts = test::i32_tensor({0, 3, 3, 8}), kv_starts = test::i32_tensor({0, 4, 9, 10});
-  const SequenceSpan packed =
-      sequence_span({.batch = 3, .packed = true}, {.q_starts = q_starts, .kv_starts = kv_starts}, 2);
+  const SequenceRange packed =
+      sequence_range({.batch = 3, .packed = true}, {.q_starts = q_starts, .kv_starts = kv_starts}, 2);
   EXPECT_EQ(packed.batch_entry, 0);
   EXPECT_EQ(packed.q_begin, 3);
   EXPECT_EQ(packed.q_len, 5);
@@ -57,7 +57,7 @@ TEST(SequenceSpan, PackedAndPadded) {
   EXPECT_EQ(packed.kv_len, 1);
   EXPECT_EQ(packed.position(4), 0);
   const Tensor lengths = test::i32_tensor({7, 2});
-  const SequenceSpan padded = sequence_span({.batch = 2, .q_len = 3, .kv_len = 9}, {.kv_lengths = lengths}, 1);
+  const SequenceRange padded = sequence_range({.batch = 2, .q_len = 3, .kv_len = 9}, {.kv_lengths = lengths}, 1);
   EXPECT_EQ(padded.batch_entry, 1);
   EXPECT_EQ(padded.kv_visible, 2);
   EXPECT_EQ(padded.position(0), 6);

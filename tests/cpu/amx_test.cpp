@@ -27,10 +27,11 @@ struct Outputs {
     column_mass = Tensor(DType::f32, {q.size(0), q.size(1), k.size(2)});
   }
 
-  void run(const AttentionCase& problem, const cpu::KernelTable& kernels) {
+  void run(const AttentionCase& problem, const cpu::KernelTable& kernels, bool with_map = false) {
+    Tensor map = with_map ? Tensor(DType::f32, {out.view().size(0), out.view().size(1), 3, 2}) : Tensor();
     const ForwardCall call =
         make_forward_call(problem.q.view(), problem.k.view(), problem.v.view(), out, problem.params(),
-                          {.lse = lse, .entropy = entropy, .column_mass = column_mass}, {});
+                          {.lse = lse, .entropy = entropy, .column_mass = column_mass, .pooled_map = map}, {});
     cpu::run_forward(call, kernels);
   }
 };
@@ -58,6 +59,25 @@ TEST(Amx, EmulatedTilesGiveWhatAvx512Bf16Gives) {
   EXPECT_GT(cases, 50);
 }
 
+TEST(Amx, AMapChangesNoBitOfTheOutput) {
+  if (!cpu::processor().avx512bf16) GTEST_SKIP() << "this processor has no avx512_bf16";
+  for (const CaseSpec& spec : conformance_cases()) {
+    if (spec.scalars.score != Score::dot) continue;
+    const AttentionCase problem = make_case(spec, DType::bf16);
+    Outputs alone(problem), with_map(problem);
+    alone.run(problem, cpu::emulated_amx_kernels());
+    // Packed sequences have no map, and its cells need rows and keys.
+    if (problem.params().q_starts.defined() || with_map.out.view().size(2) < 3 || problem.k.view().size(2) < 2)
+      continue;
+    with_map.run(problem, cpu::emulated_amx_kernels(), true);
+    const auto bytes = [](const Tensor& t) {
+      const auto values = t.values<BFloat16>();
+      return std::string(reinterpret_cast<const char*>(values.data()), values.size_bytes());
+    };
+    EXPECT_EQ(bytes(alone.out), bytes(with_map.out)) << spec.name;
+  }
+}
+
 TEST(Amx, EmulatedTilesGiveTheGradientsOfTheReference) {
   if (!cpu::processor().avx512bf16) GTEST_SKIP() << "this processor has no avx512_bf16";
   const Target emulated{.name = "", .backward = [](const BackwardCall& call) {
@@ -75,7 +95,7 @@ TEST(Amx, EmulatedTilesGiveTheGradientsOfTheReference) {
   EXPECT_GT(cases, 50);
 }
 
-// Several blocks of rows and tiles of keys, cut into spans by a limit: pieces under way end at each span.
+// Several blocks of rows and tiles of keys, cut into sequences by a limit: pieces under way end at each sequence.
 TEST(Amx, EmulatedTilesGiveTheSameBitsForAnyWorkspaceAndThreads) {
   if (!cpu::processor().avx512bf16) GTEST_SKIP() << "this processor has no avx512_bf16";
   AttentionCase problem = make_case(

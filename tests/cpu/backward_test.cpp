@@ -194,6 +194,26 @@ TEST_P(CpuBackward, NothingMaskedLeaks) {
   for (float x : grad_q.values<float>().last(40)) EXPECT_EQ(x, 0.0f);
 }
 
+// 1 / |q| is beyond f32 and the gradient, which has the small scale too, is not.
+TEST_P(CpuBackward, GradientsOfShortVectorsOverflowOnlyAtTheEnd) {
+  if (GetParam().bf16_products) GTEST_SKIP() << "it has no cosine score";
+  constexpr double kShort = 0x1p-138;
+  CaseSpec spec{.name = "short", .q_len = 5, .kv_len = 9, .head_dim = 8};
+  spec.scalars.score = Score::cosine;
+  spec.scalars.logits.scale = 0x1p-20;
+  AttentionCase problem = make_case(spec, DType::f32);
+  for (float& x : problem.q.memory().values<float>()) x = static_cast<float>(std::round(x * 64) / 64 * kShort);
+  const Results saved = forward_of(problem);
+  const Results expected = run_backward(problem, saved, {.name = "reference"});
+  const Results found = run_backward(problem, saved, GetParam().on());
+  for (std::size_t n = 0; n < 5 * 8; ++n) {
+    const double wanted = expected.at("grad_q").values<double>()[n];
+    ASSERT_TRUE(std::isfinite(wanted));
+    ASSERT_GT(std::abs(wanted), 0x1p100);
+    EXPECT_NEAR(found.at("grad_q").values<double>()[n] / wanted, 1.0, 1e-4) << n;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Targets, CpuBackward, testing::ValuesIn(runnable_kernels()),
                          [](const auto& info) { return info.param.name; });
 

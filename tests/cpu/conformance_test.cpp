@@ -4,6 +4,7 @@
 
 #include "conformance/cases.h"
 #include "conformance/conformance.h"
+#include "conformance/special_values.h"
 #include "core/implementation.h"
 #include "cpu/targets.h"
 
@@ -76,6 +77,11 @@ std::vector<CaseSpec> few_queries_cases() {
        .pooled_rows = 2,
        .pooled_columns = 5,
        .weight_rows = {1}},
+      {.name = "few_hidden_by_bias",
+       .q_len = 4,
+       .kv_len = 1100,  // more than a chunk; the NaN is in the first
+       .bias = {1, 2, 4, 1100},
+       .edit = plant_nan_under_minus_infinity},
       {.name = "few_table", .q_len = 2, .kv_len = 50, .relative_heads = 2, .relative_entries = 9},
   };
 }

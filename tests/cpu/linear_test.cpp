@@ -210,7 +210,8 @@ TEST_P(LinearTarget, NoColumnsGiveTheBias) {
   for (int i = 0; i < 6; ++i) EXPECT_EQ(y[i], bias[i % 3]);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, LinearTarget, ::testing::Values("avx512bf16", "avx512", "avx2", "baseline", "neon"),
+INSTANTIATE_TEST_SUITE_P(All, LinearTarget,
+                         ::testing::Values("avx512bf16", "avx512", "avx2", "baseline", "neon", "wasm"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

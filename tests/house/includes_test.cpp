@@ -1,8 +1,8 @@
-// The rooms of src/ may only look in one direction (ARCHITECTURE.md):
+// The modules of src/ may only look in one direction (ARCHITECTURE.md):
 //   core <- {reference, cpu, cuda} <- dispatch <- layers <- models <- lab <- {models_api, tools, python, web}
 // and the public headers know nothing but each other and the standard library. The compiler refuses most wrong includes
-// (rooms_test.sh); this test also sees headers that no source includes, CUDA sources where there is no nvcc, and includes
-// through "../".
+// (modules_test.sh); this test also sees headers that no source includes, CUDA sources where there is no nvcc, and
+// includes through "../".
 
 #include <gtest/gtest.h>
 
@@ -17,13 +17,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What each room may include besides itself and the public headers.
+// What each module may include besides itself and the public headers.
 const std::map<std::string, std::set<std::string>> kMayInclude = {
     {"core", {}},
     {"reference", {"core"}},
     {"cpu", {"core"}},
     {"cuda", {"core"}},
     {"dispatch", {"core"}},
+    {"distributed", {"core", "dispatch"}},
+    {"mpi", {}},
     {"c_api", {"core", "dispatch"}},
     {"layers", {"core", "dispatch"}},
     {"models", {"core", "dispatch", "layers"}},
@@ -53,15 +55,15 @@ TEST(Includes, RoomsLookOnlyWhereTheyMay) {
   int files = 0;
   for (const auto& entry : fs::recursive_directory_iterator(source)) {
     if (!entry.is_regular_file() || !is_source(entry.path())) continue;
-    const std::string room = fs::relative(entry.path(), source).begin()->string();
-    ASSERT_TRUE(kMayInclude.contains(room)) << "src/" << room << " is a room that this test does not know";
+    const std::string module = fs::relative(entry.path(), source).begin()->string();
+    ASSERT_TRUE(kMayInclude.contains(module)) << "src/" << module << " is a module that this test does not know";
     ++files;
     for (const std::string& include : includes_of(entry.path())) {
       const std::string first = fs::path(include).begin()->string();
-      const bool is_room = fs::is_directory(source / first);
-      if (!is_room || first == room) continue;
-      EXPECT_TRUE(kMayInclude.at(room).contains(first))
-          << entry.path() << " includes " << include << ", but " << room << " may not look into " << first;
+      const bool is_module = fs::is_directory(source / first);
+      if (!is_module || first == module) continue;
+      EXPECT_TRUE(kMayInclude.at(module).contains(first))
+          << entry.path() << " includes " << include << ", but " << module << " may not include from " << first;
     }
   }
   EXPECT_GT(files, 20);
@@ -104,8 +106,8 @@ TEST(Includes, PublicHeadersKnowOnlyEachOther) {
 TEST(Includes, LibraryProperUsesNoForeignHeaders) {
   static const std::regex kForeign("#\\s*include\\s*[<\"](nlohmann|CLI|gtest|cblas|dnnl|oneapi|openblas)");
   const fs::path source = fs::path(ROOTDK_SOURCE_DIR) / "src";
-  for (const char* room : {"core", "reference", "cpu", "cuda", "dispatch", "c_api"}) {
-    for (const auto& entry : fs::recursive_directory_iterator(source / room)) {
+  for (const char* module : {"core", "reference", "cpu", "cuda", "dispatch", "c_api"}) {
+    for (const auto& entry : fs::recursive_directory_iterator(source / module)) {
       if (!entry.is_regular_file() || !is_source(entry.path())) continue;
       std::ifstream stream(entry.path());
       for (std::string line; std::getline(stream, line);) {

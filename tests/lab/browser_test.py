@@ -13,7 +13,7 @@ import tempfile
 
 SKIPPED = 77
 DESKTOP, PHONE = (1280, 900), (390, 844)
-CLAIMS = [1, 2, 3, 4, 6, 10, 11, 12, 13, 14, 15, 17, 19, 23]
+CLAIMS = [1, 2, 3, 4, 6, 7, 8, 10, 11, 12, 13, 14, 15, 17, 19, 20, 22, 23, 24, 26]
 
 try:
     from selenium import webdriver
@@ -120,12 +120,22 @@ def check_inspect(driver, name, canvases):
         document.querySelectorAll('canvas').forEach(canvas => canvas.scrollIntoView());
         document.querySelectorAll('canvas').forEach(draw)""")
     check_common(driver, name)
+    # For each map how many colours it has, and whether its largest weight has the shade of the common scale.
     drawn = driver.execute_script("""
+        const ink = channels(colour('--c0')), paper = channels(colour('--paper'));
         return [...document.querySelectorAll('canvas')].map(canvas => {
           const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
           const colours = new Set(); for (let i = 0; i < data.length; i += 4) colours.add(data[i] + ',' + data[i + 1]);
-          return colours.size; })""")
-    check(len(drawn) == canvases and min(drawn) > 1, f"{name}: maps with so many colours: {drawn}")
+          const map = sides[canvas.dataset.side].heads[canvas.dataset.head].map, most = map.indexOf(Math.max(...map));
+          const depth = Math.sqrt(Math.min(1, map[most]));
+          const to_scale = [0, 1, 2].every(c => Math.abs(data[4 * most + c] - (paper[c] + (ink[c] - paper[c]) * depth)) <= 1);
+          return [colours.size, to_scale]; })""")
+    check(len(drawn) == canvases and min(colours for colours, _ in drawn) > 1, f"{name}: maps with so many colours: {drawn}")
+    check(all(to_scale for _, to_scale in drawn), f"{name}: maps are not drawn to one scale: {drawn}")
+    dead = driver.execute_script("""
+        return [...document.querySelectorAll('a[href^="#"]')].filter(a => !document.querySelector(a.getAttribute('href')))
+          .map(a => a.getAttribute('href'))""")
+    check(not dead, f"{name}: links that lead nowhere: {dead}")
     # The pointer over the upper left corner reads the weight of the first query on the first key.
     readout = driver.execute_script("""
         const canvas = document.querySelector('canvas'), box = canvas.getBoundingClientRect();
@@ -141,13 +151,16 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         lab, heads, pair = folder / "lab.html", folder / "heads.html", folder / "pair.html"
+        # A name that no phone has room for, and a model with more heads than the other.
+        far = folder / ("a-folder-with-a-name-that-goes-on-" * 4)
+        far.symlink_to((models / "gpt2").resolve())
         only = ",".join(str(claim) for claim in CLAIMS)
         ids = ",".join(str(i % 7 + i % 3) for i in range(24))
         subprocess.run([rootdk, "lab", "--quick", "--only", only, "--json", "--report", lab], check=True,
                        stdout=subprocess.DEVNULL)
         subprocess.run([rootdk, "inspect", models / "llama", "--ids", ids, "--report", heads], check=True,
                        stdout=subprocess.DEVNULL)
-        subprocess.run([rootdk, "inspect", models / "llama", "--ids", ids, "--compare", models / "gpt2", "--report", pair],
+        subprocess.run([rootdk, "inspect", models / "llama", "--ids", ids, "--compare", far, "--report", pair],
                        check=True, stdout=subprocess.DEVNULL)
         driver = open_browser(dark=False)
         try:

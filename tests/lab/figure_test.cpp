@@ -63,6 +63,48 @@ TEST(Figures, BarsAndHeatMaps) {
   EXPECT_EQ(count(map, "class=\"cell cold\""), 1);
 }
 
+// Text of the given class that the drawing holds.
+std::vector<std::string> texts(const std::string& drawing, const std::string& kind) {
+  const std::regex text("<text class=\"" + kind + "\"[^>]*>([^<]*)</text>");
+  std::vector<std::string> found;
+  for (std::sregex_iterator it(drawing.begin(), drawing.end(), text), end; it != end; ++it) found.push_back((*it)[1]);
+  return found;
+}
+
+// Two heat maps with one scale show equal values alike, say what the scale is, and draw equal sums equally long.
+TEST(Figures, HeatMapsThatAreComparedShareTheirScale) {
+  Figure weak{.kind = Figure::Kind::heat_map, .title = "weak", .matrix = {{0.5, 0.5}, {0.25, 0.75}}};
+  Figure strong{.kind = Figure::Kind::heat_map, .title = "strong", .matrix = {{1, 0}, {0.5, 0.5}}};
+  for (Figure* figure : {&weak, &strong}) {
+    figure->full_colour = 1;
+    figure->show_sums = true;
+    figure->longest_sum = 2;
+  }
+  const std::string drawings[] = {svg(weak), svg(strong)};
+  for (const std::string& drawing : drawings) {
+    expect_well_formed(drawing);
+    EXPECT_EQ(texts(drawing, "tick"), (std::vector<std::string>{"0", "1"})) << "the ends of the legend";
+    EXPECT_EQ(count(drawing, "height=\"87.5\"><title>row"), 2);
+    EXPECT_EQ(count(drawing, "width=\"18\" height=\"87.5\"><title>row"), 2) << "rows that sum to 1";
+  }
+  EXPECT_EQ(count(drawings[0], "fill-opacity=\"0.5\"><title>"), 2);
+  EXPECT_EQ(count(drawings[1], "fill-opacity=\"0.5\"><title>"), 2);
+  weak.root_shade = true;
+  EXPECT_EQ(count(svg(weak), "fill-opacity=\"0.5\"><title>1, 0"), 1) << "the root of a quarter";
+}
+
+TEST(Figures, LogarithmicAxesHaveTicks) {
+  // Two octaves of x, whose values are the ticks, and less than a decade of y.
+  const std::string drawing = svg({.title = "t",
+                                   .log_x = true,
+                                   .log_y = true,
+                                   .series = {{.name = "s", .x = {1024, 2048, 4096}, .y = {4.2, 5.1, 7.9}}}});
+  const std::vector<std::string> ticks = texts(drawing, "tick");
+  for (const char* expected : {"1024", "2048", "4096"})
+    EXPECT_EQ(std::count(ticks.begin(), ticks.end(), expected), 1) << expected;
+  EXPECT_GE(ticks.size(), 6U) << "three of each axis at least";
+}
+
 TEST(Figures, NothingToDrawIsAnError) {
   EXPECT_THROW(svg({.title = "empty"}), Error);
   EXPECT_THROW(svg({.kind = Figure::Kind::heat_map, .title = "empty"}), Error);

@@ -4,11 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 
 #include "core/check.h"
-#include "lab/inspect/head_label.h"
 #include "lab/inspect/page.h"
 
 namespace rootdk::lab {
@@ -28,14 +28,16 @@ std::vector<std::int32_t> some_ids(std::int64_t vocab, int count) {
 
 struct Expected {
   double entropy = 0, effective = 0, sink = 0, gradient = 0, saturation = 0, distance = 0, previous = 0, same = 0,
-         induction = 0;
+         induction = 0, sink_chance = 0;
   int repeated = 0;
+  std::vector<double> column_chance{};
 };
 
 // p: the n x n weights of one head. Rows that see fewer than half of the keys of the last row (8 at most) count only in
 // the first line of numbers.
 Expected by_loops(const float* p, std::int64_t n, bool causal, const std::vector<std::int32_t>& ids) {
   Expected e;
+  e.column_chance.resize(ids.size());
   const std::int64_t enough = std::min<std::int64_t>(8, (n + 1) / 2);
   double counted = 0;
   for (std::int64_t i = 0; i < n; ++i) {
@@ -43,6 +45,8 @@ Expected by_loops(const float* p, std::int64_t n, bool causal, const std::vector
     bool repeated = false;
     const bool counts = (causal ? i + 1 : n) >= enough;
     counted += counts;
+    for (std::int64_t j = 0; j < (causal ? i + 1 : n); ++j)
+      e.column_chance[static_cast<std::size_t>(j)] += 1 / static_cast<double>(causal ? i + 1 : n);
     for (std::int64_t j = 0; j < n; ++j) {
       const double w = p[i * n + j];
       if (w > 0) entropy -= w * std::log(w);
@@ -53,7 +57,8 @@ Expected by_loops(const float* p, std::int64_t n, bool causal, const std::vector
       e.distance += w * static_cast<double>(std::abs(i - j));
       if (j == i - 1) e.previous += w;
       if (ids[at] == ids[static_cast<std::size_t>(i)]) e.same += w;
-      if (j > 0 && j < i && ids[at - 1] == ids[static_cast<std::size_t>(i)]) {
+      if (j > 0 && j < i - 1 && ids[at - 1] == ids[static_cast<std::size_t>(i)] &&
+          ids[at] != ids[static_cast<std::size_t>(i)]) {
         e.induction += w;
         repeated = true;
       }
@@ -65,8 +70,10 @@ Expected by_loops(const float* p, std::int64_t n, bool causal, const std::vector
     e.saturation += (top > 0.9) / static_cast<double>(n);
     e.sink += p[i * n] / static_cast<double>(n);
   }
-  for (double* share : {&e.distance, &e.previous, &e.same}) *share /= counted;
+  for (double* share : {&e.distance, &e.same}) *share /= counted;
+  e.previous /= causal ? counted : counted - 1;  // without a mask the first row counts, too, and has none before it
   if (e.repeated > 0) e.induction /= e.repeated;
+  e.sink_chance = e.column_chance[0] / static_cast<double>(n);
   return e;
 }
 
@@ -91,10 +98,13 @@ void expect_same_as_loops(const std::string& name, bool causal) {
     EXPECT_NEAR(head.gradient_left, e.gradient, 1e-4);
     EXPECT_NEAR(head.saturation, e.saturation, 1e-6);
     EXPECT_NEAR(head.mean_distance, e.distance, 1e-3);
-    EXPECT_NEAR(head.previous, e.previous, 1e-5);
-    EXPECT_NEAR(head.same, e.same, 1e-5);
+    EXPECT_NEAR(head.score(HeadLabel::previous_token), e.previous, 1e-5);
+    EXPECT_NEAR(head.score(HeadLabel::same_token), e.same, 1e-5);
     ASSERT_GT(e.repeated, 0);
-    EXPECT_NEAR(head.induction, e.induction, 1e-5);
+    EXPECT_NEAR(head.score(HeadLabel::induction), e.induction, 1e-5);
+    EXPECT_EQ(head.scores[static_cast<std::size_t>(HeadLabel::induction)].rows, e.repeated);
+    EXPECT_NEAR(head.sink_chance, e.sink_chance, 1e-6);
+    for (std::size_t j = 0; j < ids.size(); ++j) EXPECT_NEAR(head.column_chance[j], e.column_chance[j], 1e-5);
     // The map of a short text is the matrix itself.
     ASSERT_EQ(head.map_rows * head.map_columns, n * n);
     for (std::size_t cell = 0; cell < head.map.size(); ++cell) EXPECT_NEAR(head.map[cell], p[cell], 1e-6);
@@ -147,59 +157,58 @@ TEST(Inspect, LongerTextsArePooledAndSampled) {
   }
 }
 
-HeadProfile plain_head() {
-  HeadProfile head{.keys = 100};
-  head.induction = std::nan("");
-  return head;
-}
-
-TEST(HeadLabels, FollowTheirRules) {
-  struct Case {
-    double HeadProfile::*share;
-    double above, below;
-    HeadLabel label;
-  };
-  const Case cases[] = {{&HeadProfile::previous, 0.41, 0.39, HeadLabel::previous_token},
-                        {&HeadProfile::first, 0.41, 0.39, HeadLabel::first_token},
-                        {&HeadProfile::same, 0.41, 0.39, HeadLabel::same_token},
-                        {&HeadProfile::induction, 0.41, 0.39, HeadLabel::induction},
-                        {&HeadProfile::used, 0.51, 0.49, HeadLabel::broad},
-                        {&HeadProfile::near, 0.61, 0.59, HeadLabel::local}};
-  for (const Case& c : cases) {
-    HeadProfile head = plain_head();
-    head.*c.share = c.above;
-    label_head(head);
-    EXPECT_EQ(name_of(head.label), name_of(c.label));
-    EXPECT_EQ(head.strength, c.above);
-    head.*c.share = c.below;
-    label_head(head);
-    EXPECT_EQ(head.label, HeadLabel::mixed);
+TEST(Inspect, OneKeyTellsNoHeadsApart) {
+  const LoadedModel subject = LoadedModel::load(fixture("gpt2"));
+  const Inspection inspection = inspect(subject, {7}, {});
+  for (const HeadProfile& head : inspection.heads) {
+    EXPECT_EQ(head.label.label, HeadLabel::mixed);
+    EXPECT_EQ(head.label.score, 0);
+    EXPECT_EQ(head.sink_mass, 1);
+    EXPECT_EQ(head.sink_chance, 1);
   }
 }
 
-TEST(HeadLabels, TheLargestClearShareWins) {
-  HeadProfile head = plain_head();
-  head.previous = 0.45;
-  head.same = 0.5;
-  head.used = 0.9;
-  label_head(head);
-  EXPECT_EQ(head.label, HeadLabel::same_token);
+// A head's label does not depend on which heads were asked for.
+TEST(Inspect, LabelsAreThoseOfTheWholeModel) {
+  const LoadedModel subject = LoadedModel::load("builtin");
+  std::vector<std::int32_t> ids;
+  for (int i = 0; i < 100; ++i) ids.push_back(i * 37 % 900);
+  const Inspection all = inspect(subject, ids, {}), one = inspect(subject, ids, {.layers = {1}, .heads = {2}});
+  const auto same = std::ranges::find_if(all.heads, [](const HeadProfile& h) { return h.layer == 1 && h.head == 2; });
+  for (std::size_t q = 0; q < kQuestions; ++q) {
+    EXPECT_EQ(one.heads[0].scores[q].p_value, same->scores[q].p_value);
+    EXPECT_EQ(one.heads[0].scores[q].significant, same->scores[q].significant);
+  }
 }
 
-TEST(HeadLabels, OneKeyTellsNoHeadsApart) {
-  HeadProfile head = plain_head();
-  head.keys = 1;
-  head.first = head.same = head.used = head.near = 1;
-  label_head(head);
-  EXPECT_EQ(head.label, HeadLabel::mixed);
-  EXPECT_EQ(head.strength, 0);
+TEST(Inspect, WarnsBeyondTheTrainedContext) {
+  const LoadedModel subject = LoadedModel::load("builtin");
+  const std::vector<std::int32_t> ids(129, 5);
+  const Inspection longer = inspect(subject, ids, {.layers = {0}});
+  EXPECT_EQ(longer.trained_context, 128);
+  ASSERT_EQ(longer.warnings.size(), 1U);
+  EXPECT_NE(longer.warnings[0].find("129 tokens, and the model was trained on 128"), std::string::npos);
+  EXPECT_NE(inspection_page({&longer, 1}).find("Warning: the text has 129 tokens"), std::string::npos);
+  EXPECT_TRUE(inspect(subject, std::vector<std::int32_t>(128, 5), {.layers = {0}}).warnings.empty());
 }
 
-TEST(HeadLabels, EveryLabelStatesItsRule) {
-  EXPECT_EQ(label_rules().size(), 7U);
-  for (const LabelRule& rule : label_rules()) {
-    EXPECT_EQ(name_of(rule.label), rule.name);
-    EXPECT_FALSE(rule.rule.empty());
+// Two models of different sizes: every head of either has a card, and every link leads to one.
+TEST(InspectPage, ShowsTheHeadsOfBothSides) {
+  const Inspection sides[] = {inspect(LoadedModel::load(fixture("gpt2")), some_ids(50, 9), {.layers = {0}}),
+                              inspect(LoadedModel::load("builtin"), some_ids(50, 9), {})};
+  ASSERT_NE(sides[0].heads.size(), sides[1].heads.size());
+  const std::string page = inspection_page(sides);
+  const auto occurrences = [&](const std::string& text) {
+    std::size_t count = 0;
+    for (std::size_t at = page.find(text); at != std::string::npos; at = page.find(text, at + 1)) ++count;
+    return count;
+  };
+  EXPECT_EQ(occurrences("<canvas"), sides[0].heads.size() + sides[1].heads.size());
+  EXPECT_EQ(occurrences("<article"), std::max(sides[0].heads.size(), sides[1].heads.size()));
+  for (std::size_t at = page.find("href=\"#"); at != std::string::npos; at = page.find("href=\"#", at + 1)) {
+    const std::size_t begin = at + 7;
+    const std::string target = page.substr(begin, page.find('"', begin) - begin);
+    EXPECT_EQ(occurrences("id=\"" + target + "\""), 1U) << target;
   }
 }
 

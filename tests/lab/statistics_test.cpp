@@ -7,7 +7,9 @@
 
 #include "core/check.h"
 #include "lab/normal_maximum.h"
+#include "lab/probe.h"
 #include "lab/sampling.h"
+#include "lab/sentence.h"
 
 namespace rootdk::lab {
 namespace {
@@ -55,6 +57,60 @@ TEST(Statistics, IntervalsCoverAsOftenAsTheySay) {
     EXPECT_GE(covered, kTrials * 90 / 100);
     EXPECT_LE(covered, kTrials * 99 / 100);
   }
+}
+
+// Scores of d_k = 16, whose excess kurtosis is 6 / 16, and normal numbers. Heavy tails cost a few percent of coverage.
+TEST(Statistics, KurtosisIntervalsCoverAsOftenAsTheySay) {
+  Random random(12, 1);
+  constexpr int kTrials = 200, kSamples = 2000;
+  int normal = 0, scores = 0;
+  for (int trial = 0; trial < kTrials; ++trial) {
+    std::vector<double> values, sums(kSamples);
+    for (int i = 0; i < kSamples; ++i) values.push_back(3 + 2 * random.normal());
+    for (double& sum : sums) {
+      for (int d = 0; d < 16; ++d) sum += random.normal() * random.normal();
+    }
+    normal += kurtosis_interval(values).contains(0);
+    scores += kurtosis_interval(sums).contains(6.0 / 16);
+  }
+  for (int covered : {normal, scores}) {
+    EXPECT_GE(covered, kTrials * 88 / 100);
+    EXPECT_LE(covered, kTrials * 99 / 100);
+  }
+  EXPECT_THROW(kurtosis_interval(std::vector<double>(100, 1.0)), Error);
+}
+
+// Rows that share their keys are not independent: the interval of their mean counts sets.
+TEST(Statistics, RowsThatShareKeysCountAsOne) {
+  RowSample sample{.rows_per_set = 4};
+  for (double value : {1.0, 2.0, 4.0}) sample.entropy.insert(sample.entropy.end(), 4, value);
+  const std::vector<double> sets = {1, 2, 4};
+  EXPECT_EQ(sample.mean_of(sample.entropy).value, mean(sets));
+  EXPECT_EQ(sample.mean_of(sample.entropy).high, mean_interval(sets).high);
+  sample.max_weight.assign(400, 0.1);
+  EXPECT_EQ(sample.share_over_interval(0.9).value, 0);
+  EXPECT_EQ(sample.share_over_interval(0.9).high, share_interval(0, 100).high);
+}
+
+TEST(Statistics, TensorsAreFilledWithTheSameNumbersByAllThreads) {
+  for (const std::int64_t size : {1, 2, 16384, 100001}) {
+    Random one(5, 3), other(5, 3);
+    const Tensor tensor = one.normal_tensor({size}, 2.0), second = one.normal_tensor({3});
+    for (float value : tensor.values<float>()) ASSERT_EQ(value, static_cast<float>(2 * other.normal()));
+    for (float value : second.values<float>()) ASSERT_EQ(value, static_cast<float>(other.normal()));
+    EXPECT_EQ(one.uniform(), other.uniform());
+  }
+}
+
+TEST(Statistics, NumbersInSentences) {
+  EXPECT_EQ(say(0.3667), "0.37");
+  EXPECT_EQ(say(22.627, 3), "22.6");
+  EXPECT_EQ(say(1.033e-10), "1e-10");
+  EXPECT_EQ(say(4123456), "4.1e6");
+  EXPECT_EQ(say(512.2, 2), "510");
+  EXPECT_EQ(say(1), "1.0");
+  EXPECT_EQ(say(0.9962), "1.0");
+  EXPECT_EQ(say(0), "0.0");
 }
 
 TEST(Statistics, RandomNumbersRepeatAndDifferByStream) {

@@ -10,6 +10,7 @@
 #include <iterator>
 
 #include "models/checkpoint.h"
+#include "models/zip_writer.h"
 #include "rootdk/error.h"
 #include "support/error_of.h"
 
@@ -17,34 +18,10 @@ namespace rootdk {
 namespace {
 
 using test::error_of;
+using test::little_endian;
+using test::zip;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-std::string little_endian(std::uint64_t value, int bytes) {
-  std::string text;
-  for (int i = 0; i < bytes; ++i) text += static_cast<char>(value >> (8 * i) & 255);
-  return text;
-}
-
-// A zip archive of members that are stored as they are.
-std::string zip(const std::vector<std::pair<std::string, std::string>>& members, int method = 0) {
-  std::string file, directory;
-  for (const auto& [name, content] : members) {
-    const std::uint64_t offset = file.size();
-    const std::string sizes = little_endian(content.size(), 4) + little_endian(content.size(), 4);
-    const std::string common = little_endian(0, 2) + little_endian(static_cast<std::uint64_t>(method), 2) +
-                               little_endian(0, 4) + little_endian(0, 4) + sizes + little_endian(name.size(), 2);
-    const std::size_t padding = (64 - (file.size() + 30 + name.size()) % 64) % 64;
-    file += "PK\3\4" + little_endian(20, 2) + common + little_endian(padding, 2) + name + std::string(padding, '\0');
-    file += content;
-    directory += "PK\1\2" + little_endian(20, 2) + little_endian(20, 2) + common + little_endian(0, 2) +
-                 little_endian(0, 2) + little_endian(0, 2) + little_endian(0, 2) + little_endian(0, 4) +
-                 little_endian(offset, 4) + name;
-  }
-  return file + directory + "PK\5\6" + little_endian(0, 4) + little_endian(members.size(), 2) +
-         little_endian(members.size(), 2) + little_endian(directory.size(), 4) + little_endian(file.size(), 4) +
-         little_endian(0, 2);
-}
 
 std::string text(const std::string& content) {
   return std::string("X").append(little_endian(content.size(), 4)).append(content);
@@ -138,7 +115,19 @@ TEST(TorchFile, RefusesFilesThatAreNoneAndPicklesThatAskForMore) {
   }
   EXPECT_THAT(parse_error(archive(text("x") + tensor("FloatStorage", "0", 0, {1 << 30, 1 << 30, 1 << 30}, {1, 1, 1}))),
               HasSubstr("has shape"));
+  EXPECT_THAT(
+      parse_error(archive(text("x") + tensor("FloatStorage", "0", 0, {0, 1 << 30, 1 << 30, 1 << 30}, {1, 1, 1, 1}))),
+      HasSubstr("has shape"));
   EXPECT_THAT(parse_error(archive(text("x") + tensor("FloatStorage", "0", 0, {2, 2}, {1}))), HasSubstr("strides"));
+}
+
+// A long tuple or name that is named again and again would be copied each time.
+TEST(TorchFile, RefusesWhatGrows) {
+  const std::vector<std::int64_t> many(1000, 1);
+  EXPECT_THAT(parse_error(archive(text("x") + tensor("FloatStorage", "0", 0, many, many))),
+              HasSubstr("a tensor of 1000 dimensions"));
+  EXPECT_THAT(parse_error(archive(text("x") + tensor("FloatStorage", std::string(65, '0'), 0, {2}, {1}))),
+              HasSubstr("a storage whose name has 65 bytes"));
 }
 
 // Any part of a good file, and a good file with any one byte changed, is read or refused, and nothing else.

@@ -58,6 +58,34 @@ def test_table_has_every_head_once(inspection):
             assert sum(row) == pytest.approx(1, abs=1e-4)
 
 
+def test_labels_say_what_they_rest_on(inspection):
+    for head in inspection:
+        scores = {score.label: score for score in inspection.scores(head.layer, head.head)}
+        assert list(scores) == [label for label in inspection.rules if label != "mixed"]
+        if head.label == "mixed":
+            assert head.strength == 0 and math.isnan(head.chance) and head.label_rows == 0
+        else:
+            chosen = scores[head.label]
+            assert chosen.significant
+            assert (chosen.score, chosen.chance, chosen.rows) == (head.strength, head.chance, head.label_rows)
+        for score in scores.values():
+            assert score.rows == 0 or (0 <= score.score <= 1.0001 and 0 < score.chance <= 1)
+            assert score.tokens <= score.rows and 0 <= score.p_value <= 1
+    # Uniform attention over a causal mask gives the first key the mean of 1 / (i + 1).
+    n = inspection.token_count
+    assert inspection.heads[0].sink_chance == pytest.approx(sum(1 / (i + 1) for i in range(n)) / n)
+    chance = inspection.to_dict()["heads"][0]["column_chance"]
+    assert sum(chance) == pytest.approx(n) and chance[0] > chance[-1]
+
+
+def test_warns_beyond_the_trained_context():
+    ids = [i % 90 for i in range(129)]
+    inspection = rootdk.inspect("builtin", ids, layers=[0])
+    assert inspection.trained_context == 128 and len(inspection.warnings) == 1
+    assert "129 tokens, and the model was trained on 128" in repr(inspection)
+    assert rootdk.inspect("builtin", ids[:128], layers=[0]).warnings == []
+
+
 def test_repr_is_the_table(inspection):
     lines = repr(inspection).splitlines()
     assert lines[0].startswith("builtin: rootdk_lm, ") and len(lines) == 18

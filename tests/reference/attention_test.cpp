@@ -149,6 +149,36 @@ TEST(ReferenceAttention, ZeroVectorsScoreZeroUnderCosine) {
   EXPECT_EQ(value(g, "grad_k", 1), 0);
 }
 
+// The squares of these vectors are no doubles.
+TEST(ReferenceAttention, CosineOfVectorsOfAnyLength) {
+  for (const double size : {1e-300, 1e-170, 1.0, 1e170, 1e300}) {
+    AttentionCase c = two_keys();
+    c.scalars.score = Score::cosine;
+    c.scalars.logits.scale = Scale::none();
+    const double q[] = {3 * size, 4 * size}, k[] = {4 * size, 3 * size, 0, size};
+    c.q = DataTensor(tensor_of(DType::f64, {1, 1, 1, 2}, q), false);
+    c.k = DataTensor(tensor_of(DType::f64, {1, 1, 2, 2}, k), false);
+    const Results r = run_forward(c, kReference);
+    EXPECT_NEAR(value(r, "max_logit"), 0.96, 1e-15) << size;
+    EXPECT_NEAR(value(r, "lse"), std::log(std::exp(0.96) + std::exp(0.8)), 1e-15) << size;
+    const Results g = run_backward(c, r, kReference);
+    const double p = std::exp(0.8 - value(r, "lse")), ds = p * (4 - value(r, "out"));  // of the second key
+    // Its direction less its part along q: (0, 1) - 0.8 (0.6, 0.8), over |q|; the first key has the opposite weight.
+    const double expected = ds * (-0.48 - (0.8 - 0.96 * 0.6)) / 5;
+    EXPECT_NEAR(value(g, "grad_q") * size, expected, 1e-14) << size;
+  }
+}
+
+TEST(ReferenceAttention, ZeroVectorBesideNanIsNan) {
+  for (const double bad : {kNaN, kInfinity}) {
+    AttentionCase c = two_keys();
+    c.scalars.score = Score::cosine;
+    c.q.memory().values<double>()[0] = 0;
+    c.k.memory().values<double>()[1] = bad;
+    EXPECT_TRUE(std::isnan(value(run_forward(c, kReference), "out"))) << bad;
+  }
+}
+
 TEST(ReferenceAttention, DropoutFollowsTheRule) {
   AttentionCase c =
       make_case({.name = "dropout", .batch = 2, .heads = 2, .q_len = 4, .kv_len = 20, .head_dim = 1}, DType::f64);

@@ -132,7 +132,7 @@ class PlainBackward {
 
   PlainResults run() {
     for_each_head(p_, [&](const reference::HeadLogits& head) {
-      for (std::int64_t i = 0; i < head.span().q_len; ++i) row(head, i);
+      for (std::int64_t i = 0; i < head.range().q_len; ++i) row(head, i);
     });
     dq_.store("grad_q", c_.dtype, results_);
     dk_.store("grad_k", c_.dtype, results_);
@@ -157,7 +157,7 @@ class PlainBackward {
   };
 
   Row saved(const reference::HeadLogits& head, std::int64_t i) const {
-    const std::int64_t b = head.span().batch_entry, h = head.head(), r = head.span().q_begin + i;
+    const std::int64_t b = head.range().batch_entry, h = head.head(), r = head.range().q_begin + i;
     Row row{.lse = static_cast<float>(lse_(b, h, r))};
     if (grad_lse_) row.grad_lse = static_cast<float>(grad_lse_(b, h, r));
     if (grad_entropy_) {
@@ -181,15 +181,15 @@ class PlainBackward {
       const float g = row.grad_lse - row.dot + row.grad_entropy * (1 - row.p_sink - row.entropy);
       sinks_.add(row.p_sink * g, row.p_sink * (row.size + std::abs(row.grad_entropy) * (2 + row.entropy)), head.head());
     }
-    for (std::int64_t j = 0; j < head.span().kv_len; ++j) {
+    for (std::int64_t j = 0; j < head.range().kv_len; ++j) {
       const auto s = static_cast<float>(head.logit(i, j));
       if (s != kMinusInfinity) pair(head, i, j, s, row);
     }
   }
 
   void pair(const reference::HeadLogits& head, std::int64_t i, std::int64_t j, float s, const Row& row) {
-    const std::int64_t b = head.span().batch_entry, h = head.head(), kv = head.kv_head();
-    const std::int64_t r = head.span().q_begin + i, c = head.span().kv_begin + j;
+    const std::int64_t b = head.range().batch_entry, h = head.head(), kv = head.kv_head();
+    const std::int64_t r = head.range().q_begin + i, c = head.range().kv_begin + j;
     const float p = std::exp(s - row.lse), m = p_.dropout_factor(head, i, j);
     mass_.add(rounded(p, c_.dtype), p, b, h, c);
     float dp = 0;
@@ -214,8 +214,8 @@ class PlainBackward {
   }
 
   void score(const reference::HeadLogits& head, std::int64_t i, std::int64_t j, float g, double size) {
-    const std::int64_t b = head.span().batch_entry, h = head.head(), kv = head.kv_head();
-    const std::int64_t r = head.span().q_begin + i, c = head.span().kv_begin + j;
+    const std::int64_t b = head.range().batch_entry, h = head.head(), kv = head.kv_head();
+    const std::int64_t r = head.range().q_begin + i, c = head.range().kv_begin + j;
     double qq = 0, kk = 0, dot = 0;
     for (std::int64_t d = 0; d < p_.call.shape.head_dim; ++d) {
       qq += head.q(i, d) * head.q(i, d);
@@ -257,10 +257,10 @@ PlainResults plain_forward(const AttentionCase& problem) {
   PlainResults results;
   Sums out(shape_of(p.out)), mass(Shape{p.call.q.size(0), p.call.shape.heads, p.call.k.size(2)});
   for_each_head(p, [&](const reference::HeadLogits& head) {
-    const SequenceSpan& span = head.span();
-    std::vector<float> logits(static_cast<std::size_t>(span.kv_len));
-    for (std::int64_t i = 0; i < span.q_len; ++i) {
-      for (std::int64_t j = 0; j < span.kv_len; ++j) {
+    const SequenceRange& sequence = head.range();
+    std::vector<float> logits(static_cast<std::size_t>(sequence.kv_len));
+    for (std::int64_t i = 0; i < sequence.q_len; ++i) {
+      for (std::int64_t j = 0; j < sequence.kv_len; ++j) {
         const double logit = head.logit(i, j);
         logits[static_cast<std::size_t>(j)] = static_cast<float>(logit);
         if (!std::isfinite(logit)) continue;
@@ -271,11 +271,11 @@ PlainResults plain_forward(const AttentionCase& problem) {
       for (std::int64_t j = 0; j < static_cast<std::int64_t>(weights.size()); ++j) {
         if (logits[static_cast<std::size_t>(j)] == kMinusInfinity) continue;
         const float weight = weights[static_cast<std::size_t>(j)], m = p.dropout_factor(head, i, j);
-        mass.add(rounded(weight, problem.dtype), weight, span.batch_entry, head.head(), span.kv_begin + j);
+        mass.add(rounded(weight, problem.dtype), weight, sequence.batch_entry, head.head(), sequence.kv_begin + j);
         for (std::int64_t d = 0; m != 0 && d < p.call.shape.value_dim; ++d) {
-          const auto v = static_cast<float>(p.v(span.batch_entry, head.kv_head(), span.kv_begin + j, d));
-          out.add(rounded(weight * m, problem.dtype) * v, std::abs(weight * m * v), span.batch_entry, head.head(),
-                  span.q_begin + i, d);
+          const auto v = static_cast<float>(p.v(sequence.batch_entry, head.kv_head(), sequence.kv_begin + j, d));
+          out.add(rounded(weight * m, problem.dtype) * v, std::abs(weight * m * v), sequence.batch_entry, head.head(),
+                  sequence.q_begin + i, d);
         }
       }
     }

@@ -161,7 +161,7 @@ TEST(SurvivesModels, Inspect) {
                     const lab::Inspection inspection = lab::inspect(loaded, ids);
                     Bits bits;
                     for (const lab::HeadProfile& head : inspection.heads) {
-                      bits.add(head.strength);
+                      bits.add(head.label.score);
                       for (const float weight : head.map) bits.add(weight);
                     }
                     return bits;

@@ -23,7 +23,8 @@ TEST(Lab, PrintsFindingsAsJson) {
   ASSERT_EQ(run.exit_code, 0) << run.err;
   const json findings = json::parse(run.out);
   ASSERT_EQ(findings.size(), 2U);
-  for (const char* field : {"id", "claim", "expected", "relation", "measured", "low", "high", "verdict", "note", "seconds"})
+  for (const char* field :
+       {"id", "claim", "expected", "relation", "measured", "low", "high", "verdict", "note", "setup", "seconds"})
     EXPECT_TRUE(findings[0].contains(field)) << field;
   EXPECT_EQ(findings[0]["id"], 3);
   EXPECT_EQ(findings[0]["verdict"], "holds");
@@ -49,6 +50,40 @@ TEST(Inspect, PrintsEveryHeadAsJson) {
     for (const json& column : head["column_mass"]) mass += column.get<double>();
     EXPECT_NEAR(mass, 12, 1e-4);
     EXPECT_NEAR(head["sink_mass"].get<double>(), head["column_mass"][0].get<double>() / 12, 1e-6);
+    EXPECT_NEAR(head["sink_chance"].get<double>(), head["column_chance"][0].get<double>() / 12, 1e-6);
+    ASSERT_EQ(head["scores"].size(), 6U);
+    for (const json& score : head["scores"]) {
+      for (const char* field : {"label", "score", "chance", "rows", "tokens", "p_value", "significant"})
+        EXPECT_TRUE(score.contains(field)) << field;
+      if (score["label"] == head["label"]) {
+        EXPECT_EQ(score["score"], head["strength"]);
+        EXPECT_EQ(score["chance"], head["chance"]);
+        EXPECT_EQ(score["rows"], head["label_rows"]);
+        EXPECT_TRUE(score["significant"]);
+      }
+    }
+  }
+}
+
+TEST(Inspect, WarnsBeyondTheTrainedContext) {
+  std::string ids = "5";
+  for (int i = 1; i < 140; ++i) ids += "," + std::to_string(i % 90);
+  const auto text = run_rootdk({"inspect", "builtin", "--ids", ids, "--layers", "0"});
+  EXPECT_THAT(text.out, HasSubstr("warning: the text has 140 tokens, and the model was trained on 128 at a time"));
+  const json report = json::parse(run_rootdk({"inspect", "builtin", "--ids", ids, "--layers", "0", "--json"}).out);
+  EXPECT_EQ(report["trained_context"], 128);
+  EXPECT_EQ(report["warnings"].size(), 1U);
+  EXPECT_EQ(json::parse(run_rootdk({"inspect", "builtin", "--ids", kIds, "--json"}).out)["warnings"].size(), 0U);
+}
+
+// All heads of both models, though one has more.
+TEST(Inspect, ComparesModelsOfDifferentSizes) {
+  const auto run = run_rootdk({"inspect", kModels + "llama", "--ids", kIds, "--layers", "0", "--compare", "builtin"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const auto alone = run_rootdk({"inspect", "builtin", "--ids", kIds, "--layers", "0"});
+  for (const char* head : {"0.0", "0.3"}) {
+    EXPECT_THAT(run.out, HasSubstr(head));
+    EXPECT_THAT(alone.out, HasSubstr(head));
   }
 }
 

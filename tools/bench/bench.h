@@ -51,6 +51,8 @@ nlohmann::ordered_json to_json(const BenchCase& bench, const BenchResult& result
 
 // Adds `bench model` and `bench linear` to the verb.
 void add_model_bench(Command& bench);
+// Adds `bench distributed`.
+void add_distributed_bench(Command& bench);
 void add_linear_bench(Command& bench);
 
 }  // namespace rootdk::tools

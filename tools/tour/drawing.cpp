@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <numeric>
 #include <random>
+#include <sstream>
 
 #include "core/strided.h"
 #include "tools/tour/tour.h"
@@ -58,6 +59,19 @@ void print_beside(const std::vector<TitledBlock>& blocks, const Style& style) {
   }
 }
 
-void print_line(std::string_view text) { std::printf("%.*s\n", static_cast<int>(text.size()), text.data()); }
+void print_line(std::string_view text) { std::printf("%s\n", for_terminal(text).c_str()); }
+
+void print_text(std::string_view text) {
+  std::istringstream words(for_terminal(text));
+  std::string line = " ";
+  for (std::string word; words >> word;) {
+    if (line.size() > 1 && display_width(line) + 1 + display_width(word) > kTourColumns) {
+      std::printf("%s\n", line.c_str());
+      line = " ";
+    }
+    line += " " + word;
+  }
+  std::printf("%s\n", line.c_str());
+}
 
 }  // namespace rootdk::tools

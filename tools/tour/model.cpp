@@ -15,7 +15,7 @@ class IndentedText {
   }
 
  private:
-  static constexpr int kColumns = 80;
+  static constexpr int kColumns = 64;  // a word may end behind it
 
   void put(char c) {
     if (c == '\n' || (c == ' ' && column_ >= kColumns)) {
@@ -37,16 +37,18 @@ class IndentedText {
 
 void show_model(const Style& style) {
   constexpr std::int64_t kTokens = 90;
-  print_line("  A language model of 0.9 million parameters that comes with the project: it was trained by");
-  print_line("  'rootdk train' on Shakespeare, and runs on the same kernels, a token at a time, with a cache.\n");
+  print_text(
+      "A language model of 0.9 million parameters that comes with the project: it was trained by 'rootdk train' on "
+      "Shakespeare, and runs on the same kernels, a token at a time, with a cache.");
+  print_line();
   std::printf("    %s", style.bold("ROMEO:").c_str());
   IndentedText text;
   text.print("\n");
   const auto begin = std::chrono::steady_clock::now();
   builtin_continuation("ROMEO:\n", kTokens, /*seed=*/3, [&](std::string_view part) { text.print(part); });
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  print_line(format("\n\n  %d tokens in %.2f s, loading included. More: %s", static_cast<int>(kTokens), seconds,
-                    style.green("build/rootdk generate builtin --prompt \"JULIET:\"").c_str()));
+  print_line(format("\n\n  %d tokens in %.2f s, loading included. More:", static_cast<int>(kTokens), seconds));
+  print_line("    " + style.green("build/rootdk generate builtin --prompt \"JULIET:\""));
 }
 
 }  // namespace rootdk::tools

@@ -42,19 +42,22 @@ std::string write_report() {
 void show_next(const Style& style) {
   Table table(2);
   const auto add = [&](const char* command, const char* what) { table.add({style.green(command), what}); };
-  add("build/rootdk lab --report report.html", "27 claims about attention, measured on this machine");
-  add("build/rootdk inspect MODEL --prompt TEXT", "what every head of a checkpoint does");
-  add("build/rootdk explain --q-len 4096 --causal", "which kernel a call uses here, and why no other");
-  add("build/rootdk attention CASE --out FILE", "forward, backward and statistics on your own tensors");
-  add("build/rootdk bench forward", "speed, against this machine's measured peak");
+  add("build/rootdk lab --report report.html", "27 claims, measured here");
+  add("build/rootdk live", "the library in your browser");
+  add("build/rootdk inspect MODEL --prompt TEXT", "what every head does");
+  add("build/rootdk explain --q-len 4096 --causal", "which kernel runs, and why");
+  add("build/rootdk attention CASE --out FILE", "on your own tensors");
+  add("build/rootdk bench forward", "speed, against the peak");
   add("build/rootdk --help", "every command");
-  add("README.md", "other libraries beside it, examples, where to read on");
-  add("docs/operation.md", "the mathematics, with every edge case");
+  add("README.md", "examples, where to read on");
+  add("docs/operation.md", "the mathematics");
   std::fputs(table.text().c_str(), stdout);
   try {
-    print_line("\n  Nine claims, measured just now, as a page for your browser: " + style.bold(write_report()));
+    const std::string path = write_report();
+    print_line("\n  Nine claims, measured just now, as a page for your browser:");
+    print_line("    " + style.bold(path));
   } catch (const Error& error) {
-    print_line(format("\n  The report could not be written: %s", error.what()));
+    print_text(format("The report could not be written: %s", error.what()));
   }
 }
 

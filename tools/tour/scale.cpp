@@ -27,14 +27,15 @@ Softmax measure(std::int64_t head_dim, Scale scale) {
 }  // namespace
 
 void show_scale(const Style& style) {
-  print_line("  q · k of two random vectors is a sum of d_k terms: its standard deviation is √d_k. Without the");
-  print_line("  division scores grow with d_k, the softmax becomes one-hot, and no gradient passes: the");
-  print_line(
-      format("  trace of its Jacobian is 1 - Σp². Here: %d random queries over %d keys.", int{kRows}, int{kKeys}));
+  print_text(format(
+      "q · k of two random vectors is a sum of d_k terms: its standard deviation is √d_k. Without the division scores "
+      "grow with d_k, the softmax becomes one-hot, and little gradient passes: the trace of its Jacobian is 1 - Σp². "
+      "Here: %d random queries over %d keys; effective keys, the largest weight, and the gradient left.",
+      int{kRows}, int{kKeys}));
   print_line();
   Table table(1);
-  table.add({style.dim("d_k"), style.dim("effective keys"), style.dim("top weight"), style.dim("gradient left"), "",
-             style.dim("effective keys"), style.dim("top weight"), style.dim("gradient left")});
+  table.add({style.dim("d_k"), style.dim("keys"), style.dim("top"), style.dim("gradient"), "", style.dim("keys"),
+             style.dim("top"), style.dim("gradient")});
   for (std::int64_t head_dim : {1, 4, 16, 64, 256, 1024}) {
     std::vector<std::string> row = {format("%4d", static_cast<int>(head_dim))};
     for (const Scale scale : {Scale::none(), Scale::inverse_sqrt_head_dim()}) {
@@ -46,10 +47,10 @@ void show_scale(const Style& style) {
     }
     table.add(row);
   }
-  print_line(style.bold("                  softmax(q · k)                           softmax(q · k / √d_k)"));
+  print_line(style.bold("           softmax(q · k)                      softmax(q · k / √d_k)"));
   std::fputs(table.text().c_str(), stdout);
   print_line();
-  print_line("  With the scale, every row of the right half is the same softmax: d_k no longer matters.");
+  print_text("With the scale, every row of the right half is nearly the same softmax: d_k no longer matters.");
 }
 
 }  // namespace rootdk::tools

@@ -59,7 +59,7 @@ Vectors attend_sentence() {
 }
 
 void print_matrix(const Vectors& s, const Style& style) {
-  constexpr std::size_t kCell = 6;
+  constexpr std::size_t kCell = 5;
   std::string header = "         ";
   for (const Word& word : kSentence) header += pad_right(word.text, kCell);
   print_line(style.bold(header) + style.dim("  sum   effective"));
@@ -72,7 +72,7 @@ void print_matrix(const Vectors& s, const Style& style) {
       sum += w;
       // The two digits after the point, where there is something to say.
       const std::string digits = w >= 0.095 ? format(".%02.0f", std::min(99.0, 100 * w)) : "   ";
-      line += style.cyan(shade(w, 2)) + (w >= 0.5 ? style.green(digits) : digits) + " ";
+      line += style.cyan(shade(w, 1)) + (w >= 0.5 ? style.green(digits) : digits) + " ";
     }
     const double keys = std::exp(s.entropy.values<float>()[static_cast<std::size_t>(i)]);
     print_line(line + style.dim(format("%6.3f  %3.1f keys", sum, keys)));
@@ -83,9 +83,11 @@ void print_matrix(const Vectors& s, const Style& style) {
 
 void show_sentence(const Style& style) {
   const Vectors s = attend_sentence();
-  print_line("  Each word is three vectors: a query (what it looks for), a key and a value (what it is).");
-  print_line("  A row below is one query; its weights are softmax(q · kᵀ / √d_k), and say how much it takes");
-  print_line("  from each word. The vectors are made by hand; the weights are the kernel's.");
+  print_text(
+      "Each word is three vectors: a query (what it looks for), a key and a value (what it is). A row below is one "
+      "query; its weights are softmax(q · kᵀ / √d_k), and say how much it takes from each word. The vectors are made "
+      "by "
+      "hand; the weights are the kernel's.");
   print_line();
   print_matrix(s, style);
   constexpr std::int64_t kIt = 7;
@@ -97,8 +99,10 @@ void show_sentence(const Style& style) {
     }
   }
   print_line();
-  print_line("  'it' attends to what it can refer to: the cat, less the mat. Its output, the same mix of");
-  print_line("  the values, now says so:" + style.green(mix));
+  print_text(
+      "'it' attends to what it can refer to: the cat, less the mat. Its output, the same mix of the values, now "
+      "says so:");
+  print_line("  " + style.green(mix));
 }
 
 }  // namespace rootdk::tools

@@ -96,7 +96,7 @@ void show_speed(const Style& style) {
   const double one_thread = small.fused_seconds(fast ? 5 : 1, 1);
   const int threads = default_executor().threads();
 
-  print_line(format("  One head, n = %d, d_k = %d, f32. This machine's choice: ", static_cast<int>(n), int{kHeadDim}) +
+  print_text(format("One head, n = %d, d_k = %d, f32. This machine's choice: ", static_cast<int>(n), int{kHeadDim}) +
              style.green(implementation) + ".");
   print_line();
   Table table(1);
@@ -109,8 +109,8 @@ void show_speed(const Style& style) {
   }
   std::fputs(table.text().c_str(), stdout);
   print_line();
-  print_line(format("  On one thread %.1f times as fast as plain C++ loops; largest difference %.1e.",
-                    naive / one_thread, largest_difference(small.out, naive_out)));
+  print_text(format("On one thread %.1f times as fast as plain C++ loops; largest difference %.1e.", naive / one_thread,
+                    largest_difference(small.out, naive_out)));
 
   constexpr std::int64_t kLong = 16384;
   constexpr double kPatience = 4.0;  // seconds
@@ -118,10 +118,9 @@ void show_speed(const Style& style) {
   if (expected < kPatience) {
     Problem large(kLong);
     const double seconds = large.fused_seconds(1, 0);
-    print_line(
-        format("  n = %d takes %.2f s. Its matrix would be %.0f MiB a head; q, k, v and the output are %.0f MiB.",
-               static_cast<int>(kLong), seconds, large.matrix_mebibytes(),
-               4.0 * static_cast<double>(large.q.bytes()) / kMebi));
+    print_text(format("n = %d takes %.2f s. Its matrix would be %.0f MiB a head; q, k, v and the output are %.0f MiB.",
+                      static_cast<int>(kLong), seconds, large.matrix_mebibytes(),
+                      4.0 * static_cast<double>(large.q.bytes()) / kMebi));
   }
 }
 

@@ -9,7 +9,7 @@
 namespace rootdk::tools {
 namespace {
 
-constexpr std::int64_t kLength = 512, kHeadDim = 32, kHeads = 4, kMapCells = 10;
+constexpr std::int64_t kLength = 512, kHeadDim = 32, kHeads = 4, kMapCells = 8;
 
 struct Head {
   const char* name;
@@ -70,10 +70,11 @@ std::string diagnosis(double keys, double sum_p2, double first_mass) {
 
 void show_statistics(const Style& style) {
   const Measured m = run_heads();
-  print_line(format("  Four heads over %d tokens, causal. The kernel measures every row inside the softmax, in O(n)",
-                    int{kLength}));
-  print_line("  memory; the maps are pooled from all n² weights, which are never stored. Rows are queries, columns");
-  print_line("  are keys; darker is more, relative to the row.");
+  print_text(format(
+      "Four heads over %d tokens, causal. The kernel measures every row inside the softmax, in O(n) memory; the "
+      "maps are pooled from all n² weights, which are never stored. Rows are queries, columns are keys; darker is "
+      "more, relative to the row.",
+      int{kLength}));
   print_line();
   std::vector<TitledBlock> maps;
   for (std::int64_t h = 0; h < kHeads; ++h) {

@@ -32,19 +32,18 @@ std::vector<std::string> section_names() {
 }
 
 void run_tour(const std::vector<std::string>& chosen) {
-  constexpr std::size_t kWidth = 96;
   const Style style = Style::of_stdout();
   int number = 0;
   if (chosen.empty()) {
-    print_line(style.bold("rootdk") +
+    print_text(style.bold("rootdk") +
                ": scaled dot-product attention, softmax(Q Kᵀ / √d_k) V, and what happens inside it.");
   }
   for (const Section& section : kSections) {
     ++number;
     if (!chosen.empty() && std::ranges::find(chosen, section.name) == chosen.end()) continue;
-    const std::string heading = format("── %d  %s ", number, section.title);
+    const std::string heading = for_terminal(format("── %d  %s ", number, section.title));
     std::string rule;
-    for (std::size_t i = display_width(heading); i < kWidth; ++i) rule += "─";
+    for (std::size_t i = display_width(heading); i < kTourColumns; ++i) rule += "─";
     print_line("\n" + style.bold(heading) + style.dim(rule) + "\n");
     section.show(style);
     std::fflush(stdout);

@@ -37,6 +37,11 @@ struct TitledBlock {
 };
 void print_beside(const std::vector<TitledBlock>& blocks, const Style& style);
 
+// What the terminal can show of it: ASCII where it does not take UTF-8.
 void print_line(std::string_view text = {});
+
+inline constexpr std::size_t kTourColumns = 80;
+// A paragraph, set in by two columns and broken between words.
+void print_text(std::string_view text);
 
 }  // namespace rootdk::tools

@@ -52,9 +52,10 @@ inline void row_dots(const RowDots& dots) {
   });
 }
 
-// The gradient of x / |x| becomes that of x: dx = (g - (g . n) n) / |x| with n = x / |x|, in double, which holds the
-// square of any float. Zero rows have no gradient, nor have masked ones, whatever they hold.
-inline void unnormalise(const float* gradient, const float* x, int dim, float* to) {
+// The gradient of x / |x| becomes that of x: dx = (g - (g . n) n) / |x| * scale with n = x / |x|, in double, which
+// holds the square of any float, and what overflows before it is scaled. Zero rows have no gradient, nor have masked
+// ones, whatever they hold.
+inline void unnormalise(const float* gradient, const float* x, int dim, float scale, float* to) {
   bool reached = false;
   for (int d = 0; d < dim; ++d) reached |= gradient[d] != 0;
   if (!reached) {
@@ -67,7 +68,7 @@ inline void unnormalise(const float* gradient, const float* x, int dim, float* t
   for (int d = 0; d < dim; ++d) dot += static_cast<double>(gradient[d]) * x[d];
   dot *= inverse;
   for (int d = 0; d < dim; ++d) {
-    to[d] = square == 0 ? 0.0f : static_cast<float>((gradient[d] - dot * inverse * x[d]) * inverse);
+    to[d] = square == 0 ? 0.0f : static_cast<float>((gradient[d] - dot * inverse * x[d]) * inverse * scale);
   }
 }
 
@@ -95,7 +96,7 @@ inline void store_gradient_rows(const GradientRows& rows, float* scratch) {
   if (rows.transposed) return store_transposed_rows(rows);
   with_stored(rows.kind, [&](auto stored) {
     using Type = typename decltype(stored)::Type;
-    const Vec scale = Simd::set1(rows.scale);
+    const Vec scale = Simd::set1(rows.source ? 1.0f : rows.scale);
     for (int i = 0; i < rows.rows; ++i) {
       const float* from = rows.from + i * rows.from_stride;
       if (rows.source) {
@@ -107,7 +108,7 @@ inline void store_gradient_rows(const GradientRows& rows, float* scratch) {
                                 .normalise = false};
         float* x = scratch + round_up(rows.dim, kWidth);
         pack_float_rows<decltype(stored)>(source, x);
-        unnormalise(from, x, rows.dim, scratch);
+        unnormalise(from, x, rows.dim, rows.scale, scratch);
         from = scratch;
       }
       auto* to = static_cast<Type*>(rows.to) + i * rows.to_stride;

@@ -129,7 +129,7 @@ inline void special_gradient(const ScoreRow& scores, float* dp, const BackwardTi
   }
   if (rule.dropout_threshold) {
     const DropoutCounter counter{rule.dropout_seed, row.query.query, row.query.head, row.query.batch};
-    dropout_numbers(counter, scores.first_key, scores.columns, numbers);
+    dropout_numbers(counter, rule.dropout_first_key + scores.first_key, scores.columns, numbers);
     drop(dp, scores.columns, numbers, rule.dropout_threshold, tile.dropout_scale);
   }
   masked_gradient(scores.row, dp, scores.columns, row, rule.transforms ? 1.0f : rule.scale);

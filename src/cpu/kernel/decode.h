@@ -6,7 +6,7 @@
 // key head, so each key is read from memory once. While scores are computed the values of the tile are on their way
 // into the cache, and while values are added the keys of the next tile. Included once per target: internal linkage.
 
-#include "cpu/kernel/decode_tile.h"
+#include "cpu/kernel/decode_scratch.h"
 #include "cpu/kernel/softmax.h"
 
 namespace rootdk::cpu {
@@ -22,65 +22,17 @@ struct WeightsInPlace {
 };
 
 template <class Product>
-struct DecodeScratch {
-  using Element = typename Product::Element;
-  using Weight = typename Product::Weight;
-  using Query = typename Product::Query;
-  static constexpr int kTileKeys = Product::Lanes::kTileKeys;
-
-  static size_t bytes(int head_dim, int value_dim, int rows) {
-    DecodeScratch measure;
-    return measure.place(head_dim, value_dim, (rows + kRowBlock - 1) / kRowBlock);
-  }
-
-  DecodeScratch(void* memory, int head_dim, int value_dim, int blocks) : memory_(static_cast<unsigned char*>(memory)) {
-    place(head_dim, value_dim, blocks);
-  }
-
-  float* scores;          // [kRowBlock, kTileKeys]; then the weights in f32
-  Weight* weights;        // [planes, kRowBlock, kTileKeys]
-  Query* queries;         // [row blocks]
-  unsigned char* packed;  // [row blocks, packed_stride]
-  size_t packed_stride;
-  Element* values;  // [kTileKeys, value_dim]: of a tile with some keys left out
-  float* out;       // [kRowBlock, out_stride]
-
- private:
-  DecodeScratch() = default;
-
-  static constexpr size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
-
-  size_t place(int head_dim, int value_dim, int blocks) {
-    size_t used = 0;
-    auto take = [&](size_t bytes) {
-      unsigned char* taken = memory_ ? memory_ + used : nullptr;
-      used += aligned(bytes);
-      return taken;
-    };
-    const auto count = static_cast<size_t>(blocks), columns = static_cast<size_t>(value_dim);
-    packed_stride = aligned(Product::query_bytes(head_dim));
-    scores = reinterpret_cast<float*>(take(sizeof(float) * kRowBlock * kTileKeys));
-    weights = reinterpret_cast<Weight*>(take(sizeof(Weight) * Product::kWeightPlanes * kRowBlock * kTileKeys));
-    queries = reinterpret_cast<Query*>(take(sizeof(Query) * count));
-    packed = take(packed_stride * count);
-    values = reinterpret_cast<Element*>(take(sizeof(Element) * kTileKeys * columns));
-    out = reinterpret_cast<float*>(take(sizeof(float) * kRowBlock * aligned(columns)));
-    return used;
-  }
-
-  unsigned char* memory_ = nullptr;
-};
-
-template <class Product>
 class DecodeKernel {
  public:
   using Element = typename Product::Element;
   using KeyTile = Tile<typename Product::Lanes>;
   using Values = TileValues<typename Product::Lanes, typename Product::Weight>;
 
-  explicit DecodeKernel(const DecodeBlock& block)
+  // `careful`: a key whose weight is 0 adds nothing, even where its value is NaN or infinite.
+  explicit DecodeKernel(const DecodeBlock& block, bool careful = false)
       : block_(block),
         rule_(*block.rule),
+        careful_(careful),
         row_blocks_((block.row_count + kRowBlock - 1) / kRowBlock),
         scaled_(block.cache.kind == CacheKind::i8 || block.cache.kind == CacheKind::f8e4m3),
         scratch_(block.scratch, block.head_dim, block.value_dim, row_blocks_) {}
@@ -102,6 +54,18 @@ class DecodeKernel {
     const KeyTile nothing;
     // The first rows fetch, the others find everything in the caches.
     for (int b = 0; b < row_blocks_; ++b) attend(b, tile, b == 0 ? ahead : nothing);
+  }
+
+  // Whether 0 times a value may have made a NaN: a logit of -inf hides its key as a mask does, but no range tells.
+  bool needs_care() const {
+    if (sizeof(Element) == 1 || careful_) return false;
+    for (int r = 0; r < block_.row_count; ++r) {
+      const float* row = block_.state.out + r * block_.state.out_stride;
+      for (int d = 0; d < block_.value_dim; ++d) {
+        if (row[d] != row[d]) return true;
+      }
+    }
+    return false;
   }
 
   KeyTile next(const KeyTile& tile) const { return find_from(tile.begin + KeyTile::kKeys, block_.end); }
@@ -175,12 +139,13 @@ class DecodeKernel {
       if (r < block_.row_count) {
         const bool sees_all = sees_whole(r, tile), plain = !rule_.transforms && !block_.state.weighted;
         all_seen = all_seen && sees_all;
-        factors[i] = sees_all && plain ? plain_softmax(b, i, tile, weights) : softmax(b, i, tile, sees_all, weights);
+        factors[i] = sees_all && plain && !careful_ ? plain_softmax(b, i, tile, weights)
+                                                    : softmax(b, i, tile, sees_all, weights);
       }
       restores[i] = Product::store_weights(scratch_.queries[b], weights, scratch_.weights + i * KeyTile::kKeys);
     }
     const Values values{tile, ahead, scratch_.weights, factors, restores, block_.value_dim};
-    if (all_seen || is_finite(tile)) {
+    if ((all_seen && !careful_) || is_finite(tile)) {
       Product::add_values(scratch_.queries[b], values, block_.state, b * kRowBlock);
     } else {
       add_values_carefully(b, values);
@@ -352,7 +317,7 @@ class DecodeKernel {
     const RowStates& state = block_.state;
     const KeyTile nothing;
     for (int i = 0; i < kRowBlock && b * kRowBlock + i < block_.row_count; ++i) {
-      const KeyTile seen = seen_values(b * kRowBlock + i, values.tile);
+      const KeyTile seen = seen_values(b, i, values.tile);
       const float* rows = state.out + b * kRowBlock * state.out_stride;
       RowStates copy = state;
       copy.out = scratch_.out;
@@ -365,11 +330,12 @@ class DecodeKernel {
     }
   }
 
-  // The tile with a copy of its values, zero for the keys that row r does not see.
-  KeyTile seen_values(int r, const KeyTile& tile) {
+  // The tile with a copy of its values, zero for the keys that row i of block b does not see.
+  KeyTile seen_values(int b, int i, const KeyTile& tile) {
     float seen[KeyTile::kKeys];
-    for (float& x : seen) x = 1.0f;
-    fill_unseen(r, tile, seen, 0.0f);
+    const float* weights = scratch_.scores + i * KeyTile::kKeys;  // of softmax(), which all careful rows go through
+    for (int t = 0; t < KeyTile::kKeys; ++t) seen[t] = careful_ ? weights[t] : 1.0f;
+    fill_unseen(b * kRowBlock + i, tile, seen, 0.0f);
     KeyTile result = tile;
     result.v_stride = block_.value_dim;
     for (int g = 0; g < KeyTile::kGroups; ++g) {
@@ -387,10 +353,19 @@ class DecodeKernel {
 
   const DecodeBlock& block_;
   const ScoreRule& rule_;
+  bool careful_;
   int row_blocks_;
   bool scaled_;
   DecodeScratch<Product> scratch_;
 };
+
+// A chunk of one head once more, carefully.
+template <class Product>
+void run_carefully(const DecodeBlock& block) {
+  DecodeKernel<Product> kernel(block, true);
+  const typename DecodeKernel<Product>::KeyTile nothing;
+  for (auto tile = kernel.start(); tile.total > 0; tile = kernel.next(tile)) kernel.add(tile, nothing);
+}
 
 // See DecodeTable::run. All heads see the same keys, so that their tiles begin at the same positions. Where heads take
 // turns, what is read two tiles later is prefetched, since a page holds few bytes of a head; otherwise the next tile.
@@ -407,6 +382,9 @@ void run_chunk(const DecodeBlock* blocks, int count) {
       kernel.add(tiles[head], tiles[head + ahead]);
       tiles[head] = kernel.next(tiles[head]);
     }
+  }
+  for (int head = 0; head < count; ++head) {
+    if (Kernel(blocks[head]).needs_care()) run_carefully<Product>(blocks[head]);
   }
 }
 

@@ -272,7 +272,8 @@ class ForwardKernel {
     if (block_.pooled.segments) pool(p, i, row, scaled_max);
     if (rule_.dropout_threshold) {
       const DropoutCounter counter{rule_.dropout_seed, query.query, query.head, query.batch};
-      drop_weights(counter, rule_.dropout_threshold, p.first_key, p.columns, row, scratch_.numbers);
+      drop_weights(counter, rule_.dropout_threshold, rule_.dropout_first_key + p.first_key, p.columns, row,
+                   scratch_.numbers);
     }
   }
 

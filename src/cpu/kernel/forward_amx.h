@@ -41,6 +41,11 @@ class AmxForward : private ForwardKernel<AmxGemm> {
   }
 
  private:
+  // The exponentials of AmxGemm, before they are rounded.
+  struct ExactWeights : FloatWeights {
+    static Vec exp2_of_score(Vec x) { return AmxGemm::exp2_of_score(x); }
+  };
+
   struct Stage {
     ScoreTile tile;
     bool full;
@@ -79,7 +84,7 @@ class AmxForward : private ForwardKernel<AmxGemm> {
   // The softmax of a score tile, with tile products in between.
   template <bool kStats>
   void weigh(const ScoreTile& p, TileProducts& products) {
-    if (rule_.dropout_threshold || block_.pooled.segments) return softmax(p);
+    if (rule_.dropout_threshold) return softmax(p);
     if (special(p)) {
       for (int i = 0; i < p.rows; ++i) {
         float* row = scratch_.scores + i * stride_;
@@ -92,7 +97,23 @@ class AmxForward : private ForwardKernel<AmxGemm> {
       const int rows = smaller(RowBatch::kRows, p.rows - i);
       RowBatch batch({scratch_.scores + i * stride_, stride_, rows, p.columns, scale}, block_.state, p.first_row + i);
       batch.raise_maxima<kStats>(scratch_.factors + i, between);
-      batch.exponentials<AmxGemm, kStats>(scratch_.weights + i * weight_stride_, weight_stride_, between);
+      if (block_.pooled.segments) {
+        batch.exponentials<ExactWeights, kStats>(scratch_.scores + i * stride_, stride_, between);
+        for (int r = i; r < i + rows; ++r) pool_row(p, r, scale);
+      } else {
+        batch.exponentials<AmxGemm, kStats>(scratch_.weights + i * weight_stride_, weight_stride_, between);
+      }
+    }
+  }
+
+  // The weights of row i are f32, in place of its scores.
+  void pool_row(const ScoreTile& p, int i, float scale) {
+    float* row = scratch_.scores + i * stride_;
+    const float max = block_.state.max[p.first_row + i];
+    pool(p, i, row, max == kMinusInfinity ? 0.0f : max * scale);
+    for (int t = 0; t < p.columns; t += kPairOfVectors) {
+      AmxGemm::store_weights(scratch_.weights + i * weight_stride_ + t, Simd::load(row + t),
+                             Simd::load(row + t + kWidth));
     }
   }
 

@@ -17,7 +17,7 @@ struct Range {
   __device__ bool empty() const { return end <= begin; }
 };
 
-// One sequence of the batch; the device's SequenceSpan (core/attention_call.h).
+// One sequence of the batch; the device's SequenceRange (core/attention_call.h).
 struct Sequence {
   int index = 0;  // of the sequence: counts for dropout and per-sequence workspace
   int entry = 0;  // index into dimension 0 of the tensors: 0 for packed sequences

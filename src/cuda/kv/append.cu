@@ -156,9 +156,9 @@ __global__ void __launch_bounds__(kThreads) append_rows(const __grid_constant__ 
 std::vector<TokenTarget> token_targets(const AppendCall& call) {
   std::vector<TokenTarget> targets;
   targets.reserve(static_cast<std::size_t>(call.shape.tokens));
-  for (const KvSpan& span : call.spans) {
-    for (std::int64_t position = span.position; position < span.position + span.tokens; ++position) {
-      targets.push_back({.page = span.pages[position / call.shape.page_size],
+  for (const CallSequence& sequence : call.sequences) {
+    for (std::int64_t position = sequence.position; position < sequence.position + sequence.tokens; ++position) {
+      targets.push_back({.page = sequence.pages[position / call.shape.page_size],
                          .in_page = static_cast<std::int32_t>(position % call.shape.page_size),
                          .position = static_cast<std::int32_t>(position)});
     }

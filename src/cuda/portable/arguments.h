@@ -39,6 +39,7 @@ struct BackwardArguments {
   LogitRule rule;
   Matrix q, k, v, grad_out;
   RowTermViews terms;
+  DeviceView<const float, 3> q_exponent, k_exponent;  // cosine score: q and k are scaled (row_passes.h)
   Matrix grad_q, grad_k, grad_v;
   float* additive_partial = nullptr;  // [batch, heads, row blocks, head_dim]; null: not asked for
 

@@ -52,26 +52,27 @@ struct AttendTables {
 
   explicit AttendTables(const AttendCall& call) {
     const std::int64_t group = call.shape.group();
-    for (const KvSpan& span : call.spans) {
-      if (span.tokens == 0) continue;
-      const std::int64_t keys = span.position + span.tokens;
-      const AttendTile whole{.tokens = static_cast<std::int32_t>(span.tokens),
-                             .tensor_row = static_cast<std::int32_t>(span.row),
-                             .position = static_cast<std::int32_t>(span.position),
-                             .gap_begin = static_cast<std::int32_t>(span.gap_begin),
-                             .gap_end = static_cast<std::int32_t>(span.gap_end),
+    for (const CallSequence& sequence : call.sequences) {
+      if (sequence.tokens == 0) continue;
+      const std::int64_t keys = sequence.position + sequence.tokens;
+      const AttendTile whole{.tokens = static_cast<std::int32_t>(sequence.tokens),
+                             .tensor_row = static_cast<std::int32_t>(sequence.row),
+                             .position = static_cast<std::int32_t>(sequence.position),
+                             .gap_begin = static_cast<std::int32_t>(sequence.gap_begin),
+                             .gap_end = static_cast<std::int32_t>(sequence.gap_end),
                              .table = static_cast<std::int32_t>(pages.size())};
-      pages.insert(pages.end(), span.pages, span.pages + (keys + call.shape.page_size - 1) / call.shape.page_size);
+      pages.insert(pages.end(), sequence.pages,
+                   sequence.pages + (keys + call.shape.page_size - 1) / call.shape.page_size);
       chunks = std::max(chunks, (keys + kAttendChunkKeys - 1) / kAttendChunkKeys);
-      for (std::int64_t first = 0; first < span.tokens * group; first += kAttendRows) {
+      for (std::int64_t first = 0; first < sequence.tokens * group; first += kAttendRows) {
         AttendTile tile = whole;
         tile.first = static_cast<std::int32_t>(first);
-        tile.rows = static_cast<std::int32_t>(std::min<std::int64_t>(kAttendRows, span.tokens * group - first));
+        tile.rows = static_cast<std::int32_t>(std::min<std::int64_t>(kAttendRows, sequence.tokens * group - first));
         tiles.push_back(tile);
       }
       if (call.rotation.empty()) continue;
       const std::size_t before = positions.size();
-      positions.resize(before + static_cast<std::size_t>(span.tokens));
+      positions.resize(before + static_cast<std::size_t>(sequence.tokens));
       std::iota(positions.begin() + static_cast<std::ptrdiff_t>(before), positions.end(), whole.position);
     }
   }
@@ -177,9 +178,9 @@ std::string refuse(const AttendCall& call) {
     reason << "RoPE rotates " << 2 * call.rotation.frequency.size() << " dimensions, more than "
            << 2 * kMaxRotatedPairs;
   }
-  for (const KvSpan& span : call.spans) {
-    if (span.position + span.tokens >= kLargestPosition) {
-      reason << "position " << span.position << " is not below " << kLargestPosition;
+  for (const CallSequence& sequence : call.sequences) {
+    if (sequence.position + sequence.tokens >= kLargestPosition) {
+      reason << "position " << sequence.position << " is not below " << kLargestPosition;
     }
   }
   return reason.str();

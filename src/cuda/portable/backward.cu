@@ -40,10 +40,6 @@ struct BackwardPlan {
 
 int blocks_of(int length, int rows) { return (length + rows - 1) / rows; }
 
-DeviceView<const float, 3> as_const(const DeviceView<float, 3>& view) {
-  return {view.data, {view.strides[0], view.strides[1], view.strides[2]}};
-}
-
 // Two tiles under way where shared memory allows, else one.
 int shared_bytes(int (*bytes_of)(const BackwardArguments&), BackwardArguments& args, int most) {
   args.stages = 2;
@@ -64,6 +60,10 @@ BackwardArguments shared_arguments(const BackwardCall& call, BackwardPlan& plan,
     plan.q_norms = norm_arguments(call.saved.q, args.q, workspace);
     plan.k_norms = norm_arguments(call.saved.k, args.k, workspace);
     set_norms(args.rule, plan.q_norms, plan.k_norms);
+    args.q = plan.q_norms.scaled;
+    args.k = plan.k_norms.scaled;
+    args.q_exponent = as_const(plan.q_norms.exponent);
+    args.k_exponent = as_const(plan.k_norms.exponent);
   }
   const ConstTensorView& q = call.saved.q;
   RowConstantArguments& constants = plan.constants;

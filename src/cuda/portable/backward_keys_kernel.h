@@ -16,9 +16,9 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
   extern __shared__ __align__(16) unsigned char shared_memory[];
 
   const LogitRule& rule = args.rule;
-  const BlockPlace place = BlockPlace::of(rule.kv_heads, args.blocks, args.parts);
-  const Sequence sequence = rule.sequence(place.sequence);
-  const int first_key = place.tile * Shape::kOwned;
+  const BlockWork work = BlockWork::of(rule.kv_heads, args.blocks, args.parts);
+  const Sequence sequence = rule.sequence(work.sequence);
+  const int first_key = work.tile * Shape::kOwned;
   if (first_key >= sequence.kv_len) return;
   const Range keys{first_key, min(first_key + Shape::kOwned, sequence.kv_len)};
   const Range queries = rule.queries_of(keys, sequence);
@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
   float* const vectors = reinterpret_cast<float*>(shared_memory + shared.vector_bytes_at());
   float* const kept_scores = reinterpret_cast<float*>(shared_memory + shared.scores_bytes_at());
 
-  const auto head_of = [&](int step) { return place.head * rule.group() + step / tiles; };
+  const auto head_of = [&](int step) { return work.head * rule.group() + step / tiles; };
   const auto query_of = [&](int step) { return first_query + step % tiles * kStream; };
   const auto load_step = [&](int step) {
     const int stage = step % args.stages, head = head_of(step), query = query_of(step);
@@ -47,15 +47,15 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
 
   // Keys past the visible length read as zero, whatever the padding holds.
   load_tile(k_tile, shared.head_pitch, Shape::kOwned, args.head_columns,
-            {args.k, sequence.entry, place.head, sequence.kv_begin + first_key, sequence.kv_visible - first_key});
+            {args.k, sequence.entry, work.head, sequence.kv_begin + first_key, sequence.kv_visible - first_key});
   load_tile(v_tile, shared.value_pitch, Shape::kOwned, args.value_columns,
-            {args.v, sequence.entry, place.head, sequence.kv_begin + first_key, sequence.kv_visible - first_key});
+            {args.v, sequence.entry, work.head, sequence.kv_begin + first_key, sequence.kv_visible - first_key});
   ptx::copy_async_commit();
 
   WarpTile<Columns / 8> dk, dv;  // [16 keys of the warp, Columns]
   float along[2];
   const int warp_row = 16 * warp_index();
-  const int first_column = place.part * Columns;
+  const int first_column = work.part * Columns;
   // One pass over the queries; a second, careful one where the first met NaN or infinity.
   for (bool careful = false;; careful = true) {
     clear<Columns / 8>(dk);
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
           terms[n][1] = load_terms(args.terms, head, query + fragment_column(n, 1));
         }
         const Range tile_rows{query, query + kStream}, tile_keys{first_key, first_key + Shape::kOwned};
-        to_gradients<N>(s, dp, features, head, TilePlace<Rows::keys>{query, first_key + warp_row},
+        to_gradients<N>(s, dp, features, head, TileCorner<Rows::keys>{query, first_key + warp_row},
                         rule.ranges_keep(tile_rows, tile_keys, sequence),
                         [&](int n, int e) { return terms[n][e % 2]; });
         if (first_column < args.value_columns) {
@@ -120,25 +120,28 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
     if (careful || !__syncthreads_or(any_not_finite<Columns / 8>(dk) || any_not_finite<Columns / 8>(dv))) break;
   }
 
+  int exponent[2] = {0, 0};
   if (shared.keeps_scores && first_column < args.head_columns) {
-    float inverse_norm[2];
+    float inverse_norm[2] = {0.0f, 0.0f};
     for (int half = 0; half < 2; ++half) {
       const int key = first_key + warp_row + fragment_row(2 * half);
-      inverse_norm[half] =
-          key < sequence.kv_visible ? rule.k_inverse_norm(sequence.entry, place.head, sequence.kv_begin + key) : 0.0f;
+      if (key >= sequence.kv_visible) continue;
+      inverse_norm[half] = rule.k_inverse_norm(sequence.entry, work.head, sequence.kv_begin + key);
+      exponent[half] = static_cast<int>(args.k_exponent(sequence.entry, work.head, sequence.kv_begin + key));
     }
     project_out<Compute, Columns / 8>(dk, along, inverse_norm, k_tile + warp_row * shared.head_pitch, shared.head_pitch,
-                                      place.part);
+                                      work.part);
   }
   multiply<Columns / 8>(dk, rule.scale);
+  if (shared.keeps_scores) scale_back<Columns / 8>(dk, exponent);
   const int row = sequence.kv_begin + first_key + warp_row, valid_rows = sequence.kv_len - first_key - warp_row;
   if (args.grad_k) {
-    store_gradient<Columns / 8>(args.grad_k, dk, args.grad_k.offset(sequence.entry, place.head, row), valid_rows,
-                                place.part);
+    store_gradient<Columns / 8>(args.grad_k, dk, args.grad_k.offset(sequence.entry, work.head, row), valid_rows,
+                                work.part);
   }
   if (args.grad_v) {
-    store_gradient<Columns / 8>(args.grad_v, dv, args.grad_v.offset(sequence.entry, place.head, row), valid_rows,
-                                place.part);
+    store_gradient<Columns / 8>(args.grad_v, dv, args.grad_v.offset(sequence.entry, work.head, row), valid_rows,
+                                work.part);
   }
 }
 

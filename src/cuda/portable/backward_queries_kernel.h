@@ -37,17 +37,17 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
   extern __shared__ __align__(16) unsigned char shared_memory[];
 
   const LogitRule& rule = args.rule;
-  BlockPlace place = BlockPlace::of(rule.heads, args.blocks, args.parts);
-  place.tile = args.blocks - 1 - place.tile;  // under a causal mask the last rows have most work: begin with them
-  const HeadRule head(rule, rule.sequence(place.sequence), place.head);
+  BlockWork work = BlockWork::of(rule.heads, args.blocks, args.parts);
+  work.tile = args.blocks - 1 - work.tile;  // under a causal mask the last rows have most work: begin with them
+  const HeadRule head(rule, rule.sequence(work.sequence), work.head);
   const Sequence& sequence = head.sequence;
-  const int first_row = place.tile * Shape::kOwned;
-  const int first_column = place.part * Columns;
+  const int first_row = work.tile * Shape::kOwned;
+  const int first_column = work.part * Columns;
   float* const additive_partial =
       args.additive_partial == nullptr
           ? nullptr
           : args.additive_partial +
-                ((static_cast<std::int64_t>(place.sequence) * rule.heads + place.head) * args.blocks + place.tile) *
+                ((static_cast<std::int64_t>(work.sequence) * rule.heads + work.head) * args.blocks + work.tile) *
                     rule.head_dim;
   if (first_row >= sequence.q_len) {
     if (additive_partial != nullptr) {  // a packed sequence that is shorter than the longest adds nothing
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
   const Range keys = rule.keys_of(rows, sequence);
   const int first_key = keys.begin / kStream * kStream;
   const int steps = keys.empty() ? 0 : (keys.end - first_key + kStream - 1) / kStream;
-  const int kv_head = place.head / rule.group();
+  const int kv_head = work.head / rule.group();
 
   const BackwardShared<Compute, kStream> shared(args);
   Compute* const tile_memory = reinterpret_cast<Compute*>(shared_memory);
@@ -80,10 +80,10 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
   };
 
   load_tile(q_tile, shared.head_pitch, Shape::kOwned, args.head_columns,
-            {args.q, sequence.entry, place.head, sequence.q_begin + first_row, sequence.q_len - first_row});
+            {args.q, sequence.entry, work.head, sequence.q_begin + first_row, sequence.q_len - first_row});
   load_tile(do_tile, shared.value_pitch, Shape::kOwned, args.value_columns,
-            {args.grad_out, sequence.entry, place.head, sequence.q_begin + first_row, sequence.q_len - first_row});
-  if constexpr (Additive) load_vector(vector, shared.vector_length, rule, place.head);
+            {args.grad_out, sequence.entry, work.head, sequence.q_begin + first_row, sequence.q_len - first_row});
+  if constexpr (Additive) load_vector(vector, shared.vector_length, rule, work.head);
   ptx::copy_async_commit();
 
   const int warp_row = 16 * warp_index();
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
         if (shared.keeps_scores) keep_scores<N>(kept_scores, s);
         add_rows_by_rows<Compute, N>(dp, do_tile + warp_row * shared.value_pitch, v_tile, shared.value_pitch,
                                      round_up(rule.value_dim, kDepthStep));
-        to_gradients<N>(s, dp, features, head, TilePlace<Rows::queries>{first_row + warp_row, key},
+        to_gradients<N>(s, dp, features, head, TileCorner<Rows::queries>{first_row + warp_row, key},
                         rule.ranges_keep({first_row, first_row + Shape::kOwned}, {key, key + kStream}, sequence),
                         [&](int, int e) { return terms[e / 2]; });
         through_slope<N>(dp, features, head);
@@ -140,21 +140,24 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
     if (careful || !__syncthreads_or(any_not_finite<Columns / 8>(dq))) break;
   }
 
+  int exponent[2] = {0, 0};
   if (shared.keeps_scores) {
-    float inverse_norm[2];
+    float inverse_norm[2] = {0.0f, 0.0f};
     for (int half = 0; half < 2; ++half) {
       const int i = first_row + warp_row + fragment_row(2 * half);
-      inverse_norm[half] =
-          i < sequence.q_len ? rule.q_inverse_norm(sequence.entry, place.head, sequence.q_begin + i) : 0.0f;
+      if (i >= sequence.q_len) continue;
+      inverse_norm[half] = rule.q_inverse_norm(sequence.entry, work.head, sequence.q_begin + i);
+      exponent[half] = static_cast<int>(args.q_exponent(sequence.entry, work.head, sequence.q_begin + i));
     }
     project_out<Compute, Columns / 8>(dq, along, inverse_norm, q_tile + warp_row * shared.head_pitch, shared.head_pitch,
-                                      place.part);
+                                      work.part);
   }
   multiply<Columns / 8>(dq, rule.scale);
+  if (shared.keeps_scores) scale_back<Columns / 8>(dq, exponent);
   if (args.grad_q) {
     store_gradient<Columns / 8>(args.grad_q, dq,
-                                args.grad_q.offset(sequence.entry, place.head, sequence.q_begin + first_row + warp_row),
-                                sequence.q_len - first_row - warp_row, place.part);
+                                args.grad_q.offset(sequence.entry, work.head, sequence.q_begin + first_row + warp_row),
+                                sequence.q_len - first_row - warp_row, work.part);
   }
   if constexpr (Additive) {
     if (additive_partial != nullptr) {

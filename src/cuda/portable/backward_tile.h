@@ -68,9 +68,9 @@ __device__ inline float weight_of(float logit, float lse) { return lse == -INFIN
 // the derivative of each logit by its scaled score. terms(n, e) gives the RowTerms of an element's query.
 template <int N, Rows kRows, class Terms>
 __device__ void to_gradients(WarpTile<N>& s, WarpTile<N>& dp, FeatureTile<N>& features, const HeadRule& head,
-                             TilePlace<kRows> place, bool ranges_keep, Terms terms) {
-  to_logits<N>(s, features, head, place, ranges_keep);
-  const TileBits keeps = dropout_keeps<N>(head, place);
+                             TileCorner<kRows> corner, bool ranges_keep, Terms terms) {
+  to_logits<N>(s, features, head, corner, ranges_keep);
+  const TileBits keeps = dropout_keeps<N>(head, corner);
   for_each_element<N>([&](int n, int e) {
     const RowTerms row = terms(n, e);
     const float p = weight_of(s[n][e], row.lse);
@@ -150,6 +150,12 @@ __device__ void store_gradient(const Matrix& to, const WarpTile<N>& gradient, st
 template <int N>
 __device__ void multiply(WarpTile<N>& tile, float factor) {
   for_each_element<N>([&](int n, int e) { tile[n][e] *= factor; });
+}
+
+// The gradient of a vector x from that of x 2^-exponent.
+template <int N>
+__device__ void scale_back(WarpTile<N>& gradient, const int (&exponent)[2]) {
+  for_each_element<N>([&](int n, int e) { gradient[n][e] = ldexpf(gradient[n][e], -exponent[e / 2]); });
 }
 
 // Takes out of a gradient its part along the warp's own vectors: gradient -= own (along inverse_norm^2). A masked

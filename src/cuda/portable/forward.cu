@@ -19,7 +19,7 @@ namespace {
 // Everything that a call will launch, and the scratch memory it takes.
 struct ForwardPlan {
   NormArguments q_norms, k_norms;  // of the cosine score
-  ForwardKernel kernel;
+  ForwardKernelHandle kernel;
   ForwardArguments forward;
   InspectArguments inspect;
   std::size_t workspace_bytes = 0;
@@ -84,6 +84,8 @@ ForwardPlan make_plan(const ForwardCall& call, void* memory) {
     plan.q_norms = norm_arguments(call.q, args.q, workspace);
     plan.k_norms = norm_arguments(call.k, args.k, workspace);
     set_norms(args.rule, plan.q_norms, plan.k_norms);
+    args.q = plan.q_norms.scaled;
+    args.k = plan.k_norms.scaled;
   }
   with_compute_type(call.q.dtype, args.rule, [&](auto type, auto additive) {
     plan.kernel = forward_kernel_for<typename decltype(type)::Type, additive.value>(args.rule);

@@ -2,6 +2,6 @@
 
 namespace rootdk::cuda::portable {
 
-template ForwardKernel forward_kernel_for<__nv_bfloat16, false>(const LogitRule&);
+template ForwardKernelHandle forward_kernel_for<__nv_bfloat16, false>(const LogitRule&);
 
 }  // namespace rootdk::cuda::portable

@@ -2,6 +2,6 @@
 
 namespace rootdk::cuda::portable {
 
-template ForwardKernel forward_kernel_for<__half, false>(const LogitRule&);
+template ForwardKernelHandle forward_kernel_for<__half, false>(const LogitRule&);
 
 }  // namespace rootdk::cuda::portable

@@ -2,7 +2,7 @@
 
 namespace rootdk::cuda::portable {
 
-template ForwardKernel forward_kernel_for<float, false>(const LogitRule&);
-template ForwardKernel forward_kernel_for<float, true>(const LogitRule&);
+template ForwardKernelHandle forward_kernel_for<float, false>(const LogitRule&);
+template ForwardKernelHandle forward_kernel_for<float, true>(const LogitRule&);
 
 }  // namespace rootdk::cuda::portable

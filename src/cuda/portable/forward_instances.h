@@ -8,7 +8,7 @@
 namespace rootdk::cuda::portable {
 
 template <class Compute, int Columns, bool Additive>
-ForwardKernel forward_kernel_of(const LogitRule& rule) {
+ForwardKernelHandle forward_kernel_of(const LogitRule& rule) {
   using Shape = TileShape<Compute>;
   return {.function = forward_kernel<Compute, Columns, Additive>,
           .columns = Columns,
@@ -19,7 +19,7 @@ ForwardKernel forward_kernel_of(const LogitRule& rule) {
 
 // Values wider than the widest kernel are computed in parts.
 template <class Compute, bool Additive>
-ForwardKernel forward_kernel_for(const LogitRule& rule) {
+ForwardKernelHandle forward_kernel_for(const LogitRule& rule) {
   if (Additive || rule.value_dim <= 64) return forward_kernel_of<Compute, 64, Additive>(rule);
   if constexpr (!Additive) {
     if (sizeof(Compute) == 4 || rule.value_dim <= 128) return forward_kernel_of<Compute, 128, false>(rule);

@@ -37,7 +37,7 @@ __device__ inline int next_key_tile(const HeadRule& head, Range rows, int key, i
 // accumulated so far must be multiplied by.
 template <int N>
 __device__ void online_softmax(WarpTile<N>& s, RowSums (&sums)[2], float (&factor)[2], const HeadRule& head,
-                               TilePlace<Rows::queries> place, bool with_moments) {
+                               TileCorner<Rows::queries> corner, bool with_moments) {
   float maximum[2] = {-INFINITY, -INFINITY};
   for_each_element<N>([&](int n, int e) { maximum[e / 2] = fmaxf(maximum[e / 2], s[n][e]); });
 #pragma unroll
@@ -50,7 +50,7 @@ __device__ void online_softmax(WarpTile<N>& s, RowSums (&sums)[2], float (&facto
     for_each_element<N>([&](int n, int e) { s[n][e] = sums[e / 2].add(s[n][e], false); });
   }
   if (!head.rule.dropout.active()) return;
-  const TileBits keeps = dropout_keeps<N>(head, place);
+  const TileBits keeps = dropout_keeps<N>(head, corner);
   for_each_element<N>([&](int n, int e) { s[n][e] *= has_bit(keeps, n, e) ? head.rule.dropout.keep_scale : 0.0f; });
 }
 
@@ -98,11 +98,11 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
   constexpr int kKeys = Shared::kKeys;
   extern __shared__ __align__(16) unsigned char shared_memory[];
 
-  BlockPlace place = BlockPlace::of(args.rule.heads, args.row_blocks, args.parts);
-  place.tile = args.row_blocks - 1 - place.tile;  // under a causal mask the last rows have most work: begin with them
-  const HeadRule head(args.rule, args.rule.sequence(place.sequence), place.head);
+  BlockWork work = BlockWork::of(args.rule.heads, args.row_blocks, args.parts);
+  work.tile = args.row_blocks - 1 - work.tile;  // under a causal mask the last rows have most work: begin with them
+  const HeadRule head(args.rule, args.rule.sequence(work.sequence), work.head);
   const Sequence& sequence = head.sequence;
-  const int first_row = place.tile * Shape::kOwned;
+  const int first_row = work.tile * Shape::kOwned;
   if (first_row >= sequence.q_len) return;
   const Range rows{first_row, min(first_row + Shape::kOwned, sequence.q_len)};
   const Range keys = args.rule.keys_of(rows, sequence);
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
   Compute* v_tile = q_tile + shared.value_offset();
   float* vector = reinterpret_cast<float*>(q_tile + shared.vector_offset());
   const int padded_head_dim = round_up(args.rule.head_dim, kDepthStep);
-  const int kv_head = place.head / args.rule.group();
+  const int kv_head = work.head / args.rule.group();
 
   const auto load_keys = [&](int key) {
     load_tile(k_tile, shared.head_pitch, kKeys, padded_head_dim,
@@ -123,15 +123,15 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
   const auto load_values = [&](int key) {
     load_tile(
         v_tile, Shared::kValuePitch, kKeys, Columns,
-        {args.v, sequence.entry, kv_head, sequence.kv_begin + key, sequence.kv_visible - key, place.part * Columns});
+        {args.v, sequence.entry, kv_head, sequence.kv_begin + key, sequence.kv_visible - key, work.part * Columns});
     ptx::copy_async_commit();
   };
 
   load_tile(q_tile, shared.head_pitch, Shape::kOwned, padded_head_dim,
-            {args.q, sequence.entry, place.head, sequence.q_begin + first_row, sequence.q_len - first_row});
+            {args.q, sequence.entry, work.head, sequence.q_begin + first_row, sequence.q_len - first_row});
   if constexpr (Additive) {
     for (int d = static_cast<int>(threadIdx.x); d < args.rule.head_dim; d += Shape::kThreads) {
-      vector[d] = args.rule.additive_v(place.head, d);
+      vector[d] = args.rule.additive_v(work.head, d);
     }
   }
   WarpTile<Columns / 8> o;  // [16 rows of the warp, Columns]
@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
         add_rows_by_rows<Compute, kKeys / 8>(s, q_tile + warp_row * shared.head_pitch, k_tile, shared.head_pitch,
                                              padded_head_dim);
       }
-      const TilePlace<Rows::queries> at{first_row + warp_row, key};
+      const TileCorner<Rows::queries> at{first_row + warp_row, key};
       const Range tile_rows{first_row, first_row + Shape::kOwned};
       FeatureTile<kKeys / 8> features;
       to_logits<kKeys / 8>(s, features, head, at, args.rule.ranges_keep(tile_rows, {key, key + kKeys}, sequence));
@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
     }
     if (careful || !__syncthreads_or(any_not_finite<Columns / 8>(o))) break;
   }
-  store_forward<Columns / 8>(args, o, sums, head, first_row + warp_row, place.part);
+  store_forward<Columns / 8>(args, o, sums, head, first_row + warp_row, work.part);
 }
 
 }  // namespace rootdk::cuda::portable

@@ -6,7 +6,7 @@
 
 namespace rootdk::cuda::portable {
 
-struct ForwardKernel {
+struct ForwardKernelHandle {
   void (*function)(ForwardArguments) = nullptr;
   int columns = 0;  // of the output that a block has in registers
   int rows = 0;     // queries of a block
@@ -15,6 +15,6 @@ struct ForwardKernel {
 
 // Instantiated in forward_bf16.cu, forward_f16.cu and forward_f32.cu.
 template <class Compute, bool Additive>
-ForwardKernel forward_kernel_for(const LogitRule& rule);
+ForwardKernelHandle forward_kernel_for(const LogitRule& rule);
 
 }  // namespace rootdk::cuda::portable

@@ -53,17 +53,28 @@ DeviceView<float, 3> Workspace::rows(std::int64_t a, std::int64_t b, std::int64_
 }
 
 NormArguments norm_arguments(const ConstTensorView& x, const Matrix& matrix, Workspace& workspace) {
+  Matrix scaled = matrix;
+  const std::size_t element = size_of(x.dtype);
+  const std::int64_t elements = x.size(0) * x.size(1) * x.size(2) * x.size(3);
+  scaled.data = workspace.take(static_cast<std::size_t>(elements) * element);
+  scaled.strides[2] = x.size(3);
+  scaled.strides[1] = x.size(2) * scaled.strides[2];
+  scaled.strides[0] = x.size(1) * scaled.strides[1];
+  scaled.vectors = rows_are_vectors(scaled.data, element, scaled.strides, x.size(3));
   return {.x = matrix,
+          .scaled = scaled,
           .inverse_norm = workspace.rows(x.size(0), x.size(1), x.size(2)),
+          .exponent = workspace.rows(x.size(0), x.size(1), x.size(2)),
           .batch = static_cast<int>(x.size(0)),
           .heads = static_cast<int>(x.size(1)),
           .rows = static_cast<int>(x.size(2))};
 }
 
+DeviceView<const float, 3> as_const(const DeviceView<float, 3>& view) {
+  return {view.data, {view.strides[0], view.strides[1], view.strides[2]}};
+}
+
 void set_norms(LogitRule& rule, const NormArguments& q, const NormArguments& k) {
-  const auto as_const = [](const DeviceView<float, 3>& view) {
-    return DeviceView<const float, 3>{view.data, {view.strides[0], view.strides[1], view.strides[2]}};
-  };
   rule.q_inverse_norm = as_const(q.inverse_norm);
   rule.k_inverse_norm = as_const(k.inverse_norm);
 }

@@ -33,7 +33,9 @@ class Workspace {
   std::size_t bytes_ = 0;
 };
 
-// The inverse norms of x's rows, in scratch memory, and the rule that uses them.
+DeviceView<const float, 3> as_const(const DeviceView<float, 3>& view);
+
+// The scaled rows of x and their inverse norms, in scratch memory, and the rule that uses them.
 NormArguments norm_arguments(const ConstTensorView& x, const Matrix& matrix, Workspace& workspace);
 void set_norms(LogitRule& rule, const NormArguments& q, const NormArguments& k);
 

@@ -17,10 +17,10 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
   constexpr int kStream = Shape::kStream, N = kStream / 8;
   extern __shared__ __align__(16) unsigned char shared_memory[];
   const LogitRule& rule = args.rule;
-  const BlockPlace place = BlockPlace::of(rule.heads, args.key_blocks, 1);
-  const HeadRule head(rule, rule.sequence(place.sequence), place.head);
+  const BlockWork work = BlockWork::of(rule.heads, args.key_blocks, 1);
+  const HeadRule head(rule, rule.sequence(work.sequence), work.head);
   const Sequence& sequence = head.sequence;
-  const int first_key = place.tile * Shape::kOwned;
+  const int first_key = work.tile * Shape::kOwned;
   if (first_key >= sequence.kv_len) return;
   const Range keys{first_key, min(first_key + Shape::kOwned, sequence.kv_len)};
   const Range queries = rule.queries_of(keys, sequence);
@@ -30,9 +30,9 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
   Compute* const q_tile = k_tile + Shape::kOwned * pitch;
   float* const vector = reinterpret_cast<float*>(q_tile + kStream * pitch);
   load_tile(k_tile, pitch, Shape::kOwned, columns,
-            {args.k, sequence.entry, place.head / rule.group(), sequence.kv_begin + first_key,
+            {args.k, sequence.entry, work.head / rule.group(), sequence.kv_begin + first_key,
              sequence.kv_visible - first_key});
-  if constexpr (Additive) load_vector(vector, columns, rule, place.head);
+  if constexpr (Additive) load_vector(vector, columns, rule, work.head);
   ptx::copy_async_commit();
 
   const int warp_row = 16 * warp_index();
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
   for (int query = queries.begin / kStream * kStream; query < queries.end; query += kStream) {
     __syncthreads();  // all warps are done with the last queries
     load_tile(q_tile, pitch, kStream, columns,
-              {args.q, sequence.entry, place.head, sequence.q_begin + query, sequence.q_len - query});
+              {args.q, sequence.entry, work.head, sequence.q_begin + query, sequence.q_len - query});
     ptx::copy_async_commit();
     ptx::copy_async_wait<0>();
     __syncthreads();
@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
     WarpTile<N> s;  // [16 keys of the warp, kStream queries]
     clear<N>(s);
     add_scores<Compute, N, Additive>(s, k_tile + warp_row * pitch, q_tile, pitch, vector, rule.head_dim);
-    const TilePlace<Rows::keys> at{query, first_key + warp_row};
+    const TileCorner<Rows::keys> at{query, first_key + warp_row};
     FeatureTile<N> features;
     to_logits<N>(s, features, head, at, false);
     for_each_element<N>([&](int n, int e) {
@@ -96,15 +96,15 @@ __device__ float plain_weight(const InspectArguments& args, const HeadRule& head
 // One block a cell: the mean over its queries of the summed weight of its keys.
 template <class T>
 __global__ void pooled_map_kernel(const __grid_constant__ InspectArguments args) {
-  const BlockPlace place = BlockPlace::of(args.rule.heads, args.map_rows, args.map_columns);
-  const HeadRule head(args.rule, args.rule.sequence(place.sequence), place.head);
+  const BlockWork work = BlockWork::of(args.rule.heads, args.map_rows, args.map_columns);
+  const HeadRule head(args.rule, args.rule.sequence(work.sequence), work.head);
   const auto bound = [](int index, int length, int cells) {
     return static_cast<int>(static_cast<std::int64_t>(index) * length / cells);
   };
-  const Range rows{bound(place.tile, args.rule.q_len, args.map_rows),
-                   bound(place.tile + 1, args.rule.q_len, args.map_rows)};
-  const Range keys{bound(place.part, args.rule.kv_len, args.map_columns),
-                   bound(place.part + 1, args.rule.kv_len, args.map_columns)};
+  const Range rows{bound(work.tile, args.rule.q_len, args.map_rows),
+                   bound(work.tile + 1, args.rule.q_len, args.map_rows)};
+  const Range keys{bound(work.part, args.rule.kv_len, args.map_columns),
+                   bound(work.part + 1, args.rule.kv_len, args.map_columns)};
   float sum = 0.0f;
   for (int i = rows.begin; i < rows.end; ++i) {
     for (int j = keys.begin + static_cast<int>(threadIdx.x); j < keys.end; j += kRowThreads) {
@@ -113,7 +113,7 @@ __global__ void pooled_map_kernel(const __grid_constant__ InspectArguments args)
   }
   sum = block_sum(sum);
   if (threadIdx.x == 0) {
-    args.pooled_map(place.sequence, place.head, place.tile, place.part) =
+    args.pooled_map(work.sequence, work.head, work.tile, work.part) =
         rows.empty() ? 0.0f : sum / static_cast<float>(rows.end - rows.begin);
   }
 }
@@ -121,18 +121,18 @@ __global__ void pooled_map_kernel(const __grid_constant__ InspectArguments args)
 // One block a chosen row. Keys of other packed sequences have weight 0.
 template <class T>
 __global__ void weights_kernel(const __grid_constant__ InspectArguments args) {
-  const BlockPlace place = BlockPlace::of(args.rule.heads, args.chosen_rows, 1);
-  const int row = args.weight_rows ? args.weight_rows(place.tile) : place.tile;
-  int index = place.sequence;
+  const BlockWork work = BlockWork::of(args.rule.heads, args.chosen_rows, 1);
+  const int row = args.weight_rows ? args.weight_rows(work.tile) : work.tile;
+  int index = work.sequence;
   if (args.rule.q_starts) {
     index = 0;
     while (index + 1 < args.rule.batch && args.rule.q_starts(index + 1) <= row) ++index;
   }
-  const HeadRule head(args.rule, args.rule.sequence(index), place.head);
+  const HeadRule head(args.rule, args.rule.sequence(index), work.head);
   const Sequence& s = head.sequence;
   for (int key = static_cast<int>(threadIdx.x); key < args.weight_keys; key += kRowThreads) {
     const int i = row - s.q_begin, j = key - s.kv_begin;
-    args.weights(place.sequence, place.head, place.tile, key) =
+    args.weights(work.sequence, work.head, work.tile, key) =
         i >= 0 && j >= 0 ? plain_weight<T>(args, head, i, j) : 0.0f;
   }
 }

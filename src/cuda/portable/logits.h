@@ -12,7 +12,7 @@ namespace rootdk::cuda::portable {
 enum class Rows { queries, keys };
 
 template <Rows kRows>
-struct TilePlace {
+struct TileCorner {
   int first_query = 0, first_key = 0;
 
   __device__ int query(int n, int e) const {
@@ -42,13 +42,13 @@ struct FeatureTile {
 
 // Everything beyond scale and ranges: cosine norms, softcap, relative table, ALiBi, bias, masks.
 template <int N, Rows kRows>
-__device__ __noinline__ void apply_features(FeatureTile<N>& tile, HeadRule head, TilePlace<kRows> place) {
+__device__ __noinline__ void apply_features(FeatureTile<N>& tile, HeadRule head, TileCorner<kRows> corner) {
   const LogitRule& rule = head.rule;
 #pragma unroll 1
   for (int n = 0; n < N; ++n) {
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      const int i = place.query(n, e), j = place.key(n, e);
+      const int i = corner.query(n, e), j = corner.key(n, e);
       float x = tile.value[4 * n + e], slope = 1.0f;
       if (!head.keeps(i, j)) {
         x = -INFINITY;
@@ -76,16 +76,16 @@ __device__ __noinline__ void apply_features(FeatureTile<N>& tile, HeadRule head,
 // Scores to logits, in place; -inf where a mask drops the key, whatever the score was. `ranges_keep` says that the
 // whole tile lies inside the ranges of causal, window and length. features.slope is filled where the head is not plain.
 template <int N, Rows kRows>
-__device__ void to_logits(WarpTile<N>& s, FeatureTile<N>& features, const HeadRule& head, TilePlace<kRows> place,
+__device__ void to_logits(WarpTile<N>& s, FeatureTile<N>& features, const HeadRule& head, TileCorner<kRows> corner,
                           bool ranges_keep) {
   for_each_element<N>([&](int n, int e) { s[n][e] *= head.rule.scale; });
   if (!head.plain) {
     for_each_element<N>([&](int n, int e) { features.value[4 * n + e] = s[n][e]; });
-    apply_features<N, kRows>(features, head, place);
+    apply_features<N, kRows>(features, head, corner);
     for_each_element<N>([&](int n, int e) { s[n][e] = features.value[4 * n + e]; });
   } else if (!ranges_keep) {
     for_each_element<N>([&](int n, int e) {
-      if (!head.in_range(place.query(n, e), place.key(n, e))) s[n][e] = -INFINITY;
+      if (!head.in_range(corner.query(n, e), corner.key(n, e))) s[n][e] = -INFINITY;
     });
   }
 }
@@ -96,7 +96,7 @@ __device__ inline bool has_bit(TileBits bits, int n, int e) { return (bits >> (4
 
 // Draws the bits of a tile. Not inlined, because the generator is long; its arguments are in registers.
 template <int N, Rows kRows>
-__device__ __noinline__ TileBits draw_dropout(DropoutBits dropout, int sequence, int head, TilePlace<kRows> place) {
+__device__ __noinline__ TileBits draw_dropout(DropoutBits dropout, int sequence, int head, TileCorner<kRows> corner) {
   static_assert(4 * N <= 32);
   TileBits bits = 0;
   std::uint32_t word = 0;
@@ -104,7 +104,7 @@ __device__ __noinline__ TileBits draw_dropout(DropoutBits dropout, int sequence,
   for (int n = 0; n < N; ++n) {
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      const auto i = static_cast<std::uint32_t>(place.query(n, e)), j = static_cast<std::uint32_t>(place.key(n, e));
+      const auto i = static_cast<std::uint32_t>(corner.query(n, e)), j = static_cast<std::uint32_t>(corner.key(n, e));
       // Neighbouring columns are neighbouring keys where queries are the rows: two keys, one word.
       if (kRows == Rows::keys || e % 2 == 0) word = dropout.word(sequence, head, i, j);
       bits |= static_cast<TileBits>(dropout.keeps(word, j)) << (4 * n + e);
@@ -115,9 +115,9 @@ __device__ __noinline__ TileBits draw_dropout(DropoutBits dropout, int sequence,
 
 // Which elements dropout keeps: all where there is none.
 template <int N, Rows kRows>
-__device__ TileBits dropout_keeps(const HeadRule& head, TilePlace<kRows> place) {
+__device__ TileBits dropout_keeps(const HeadRule& head, TileCorner<kRows> corner) {
   if (!head.rule.dropout.active()) return ~TileBits{0};
-  return draw_dropout<N, kRows>(head.rule.dropout, head.sequence.index, head.head, place);
+  return draw_dropout<N, kRows>(head.rule.dropout, head.sequence.index, head.head, corner);
 }
 
 }  // namespace rootdk::cuda::portable

@@ -187,8 +187,9 @@ __device__ void add_additive_gradients(WarpTile<N>& c, float (&by_vector)[N][2],
       for (int e = 0; e < 2; ++e) {
         const int d = first_column + fragment_column(n, e);
         const float bv = other[j * pitch + d];
-        const float t0 = tanhf(own[fragment_row(0) * pitch + d] + bv);
-        const float t1 = tanhf(own[fragment_row(2) * pitch + d] + bv);
+        // A dropped key has no gradient, and may be NaN.
+        const float t0 = g0 == 0.0f ? 0.0f : tanhf(own[fragment_row(0) * pitch + d] + bv);
+        const float t1 = g1 == 0.0f ? 0.0f : tanhf(own[fragment_row(2) * pitch + d] + bv);
         c[n][e] = fmaf(g0 * vector[d], 1.0f - t0 * t0, c[n][e]);
         c[n][e + 2] = fmaf(g1 * vector[d], 1.0f - t1 * t1, c[n][e + 2]);
         by_vector[n][e] += g0 * t0 + g1 * t1;

@@ -8,7 +8,7 @@ namespace rootdk::cuda::portable {
 namespace {
 
 // The warp's row of a tensor [batch, heads, rows]; false where there is none left.
-struct RowPlace {
+struct WarpRow {
   int entry = 0, head = 0, row = 0;
 
   __device__ bool find(std::int64_t batch, int heads, int rows) {
@@ -20,27 +20,43 @@ struct RowPlace {
   }
 };
 
+// Of the power of two below the largest element; 0 for rows that stay as they are. A NaN counts for nothing in fmaxf.
+__device__ int row_exponent(const Matrix& x, std::int64_t offset) {
+  float largest = 0.0f;
+  for (int d = lane_index(); d < x.columns; d += 32) {
+    largest = fmaxf(largest, fabsf(load_as_float(x.data, x.dtype, offset + d)));
+  }
+  for (int lanes = 16; lanes > 0; lanes /= 2) largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, lanes));
+  if (largest == 0.0f || largest == INFINITY) return 0;
+  const int exponent = ilogbf(largest);
+  return x.dtype == DType::f16 ? min(exponent, 0) : exponent;
+}
+
 // One warp a row.
 __global__ void inverse_norm_kernel(const __grid_constant__ NormArguments args) {
-  RowPlace place;
-  if (!place.find(args.batch, args.heads, args.rows)) return;
-  const std::int64_t offset = args.x.offset(place.entry, place.head, place.row);
+  WarpRow warp_row;
+  if (!warp_row.find(args.batch, args.heads, args.rows)) return;
+  const std::int64_t from = args.x.offset(warp_row.entry, warp_row.head, warp_row.row);
+  const std::int64_t to = args.scaled.offset(warp_row.entry, warp_row.head, warp_row.row);
+  const int exponent = row_exponent(args.x, from);
   float sum = 0.0f;
   for (int d = lane_index(); d < args.x.columns; d += 32) {
-    const float x = load_as_float(args.x.data, args.x.dtype, offset + d);
+    const float x = ldexpf(load_as_float(args.x.data, args.x.dtype, from + d), -exponent);
+    store_float(args.scaled.data, args.scaled.dtype, to + d, x);
     sum = fmaf(x, x, sum);
   }
   sum = warp_sum(sum);
   if (lane_index() == 0) {
-    args.inverse_norm(place.entry, place.head, place.row) = sum == 0.0f ? 0.0f : 1.0f / sqrtf(sum);
+    args.inverse_norm(warp_row.entry, warp_row.head, warp_row.row) = sum == 0.0f ? 0.0f : 1.0f / sqrtf(sum);
+    args.exponent(warp_row.entry, warp_row.head, warp_row.row) = static_cast<float>(exponent);
   }
 }
 
 // out . grad_out. In f32 one lane adds in the order of the columns, as the products of the backward kernels do: where
 // one key has all the weight, the two cancel to the last bit.
-__device__ float row_dot(const RowConstantArguments& args, const RowPlace& place) {
-  const std::int64_t out = args.out.offset(place.entry, place.head, place.row);
-  const std::int64_t grad_out = args.grad_out.offset(place.entry, place.head, place.row);
+__device__ float row_dot(const RowConstantArguments& args, const WarpRow& warp_row) {
+  const std::int64_t out = args.out.offset(warp_row.entry, warp_row.head, warp_row.row);
+  const std::int64_t grad_out = args.grad_out.offset(warp_row.entry, warp_row.head, warp_row.row);
   const bool in_order = args.out.dtype == DType::f32;
   float sum = 0.0f;
   for (int d = in_order ? 0 : lane_index(); d < args.out.columns; d += in_order ? 1 : 32) {
@@ -52,17 +68,18 @@ __device__ float row_dot(const RowConstantArguments& args, const RowPlace& place
 
 // One warp a row.
 __global__ void row_constant_kernel(const __grid_constant__ RowConstantArguments args) {
-  RowPlace place;
-  if (!place.find(args.batch, args.heads, args.rows)) return;
-  float constant = -row_dot(args, place);
-  const float lse = args.lse(place.entry, place.head, place.row);
-  if (args.grad_lse) constant += args.grad_lse(place.entry, place.head, place.row);
+  WarpRow warp_row;
+  if (!warp_row.find(args.batch, args.heads, args.rows)) return;
+  float constant = -row_dot(args, warp_row);
+  const float lse = args.lse(warp_row.entry, warp_row.head, warp_row.row);
+  if (args.grad_lse) constant += args.grad_lse(warp_row.entry, warp_row.head, warp_row.row);
   if (args.grad_entropy) {
-    const float sink = args.sinks ? exp_natural(args.sinks(place.head) - lse) : 0.0f;
-    constant += args.grad_entropy(place.entry, place.head, place.row) *
-                (1.0f - sink - args.entropy(place.entry, place.head, place.row));
+    const float sink = args.sinks ? exp_natural(args.sinks(warp_row.head) - lse) : 0.0f;
+    constant += args.grad_entropy(warp_row.entry, warp_row.head, warp_row.row) *
+                (1.0f - sink - args.entropy(warp_row.entry, warp_row.head, warp_row.row));
   }
-  if (lane_index() == 0) args.constant(place.entry, place.head, place.row) = lse == -INFINITY ? 0.0f : constant;
+  if (lane_index() == 0)
+    args.constant(warp_row.entry, warp_row.head, warp_row.row) = lse == -INFINITY ? 0.0f : constant;
 }
 
 // One block a head.

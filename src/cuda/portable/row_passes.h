@@ -9,10 +9,12 @@
 
 namespace rootdk::cuda::portable {
 
-// 1 / |x| of every row, 0 for a zero row.
+// A copy of every row for the cosine score, times a power of two that keeps its squares inside f32: the largest element
+// of x 2^-exponent is in [1, 2). A row of f16 is only made larger, since its own small elements would be lost. Beside
+// it 1 / |x 2^-exponent|, 0 for a zero row.
 struct NormArguments {
-  Matrix x;
-  DeviceView<float, 3> inverse_norm;  // [batch, heads, rows]
+  Matrix x, scaled;
+  DeviceView<float, 3> inverse_norm, exponent;  // [batch, heads, rows]
   int batch = 0, heads = 0, rows = 0;
 };
 void launch_inverse_norms(const NormArguments& args, cudaStream_t stream);

@@ -110,19 +110,19 @@ __device__ void load_tile(Compute* tile, int pitch, int rows, int padded_columns
 }
 
 // The work of a block of a one-dimensional grid: parts of a tile vary fastest, then tiles, heads, sequences.
-struct BlockPlace {
+struct BlockWork {
   int sequence = 0, head = 0, tile = 0, part = 0;
 
-  __device__ static BlockPlace of(int heads, int tiles, int parts) {
-    BlockPlace place;
+  __device__ static BlockWork of(int heads, int tiles, int parts) {
+    BlockWork work;
     std::int64_t index = blockIdx.x;
-    place.part = static_cast<int>(index % parts);
+    work.part = static_cast<int>(index % parts);
     index /= parts;
-    place.tile = static_cast<int>(index % tiles);
+    work.tile = static_cast<int>(index % tiles);
     index /= tiles;
-    place.head = static_cast<int>(index % heads);
-    place.sequence = static_cast<int>(index / heads);
-    return place;
+    work.head = static_cast<int>(index % heads);
+    work.sequence = static_cast<int>(index / heads);
+    return work;
   }
 };
 

@@ -68,26 +68,26 @@ __device__ void add_logit_gradients(WarpTile<TileShape<Compute>::kStream / 8>& s
                                round_up(rule.value_dim, kDepthStep));
   const RowTerms terms[2] = {load_terms(args.terms, head, first_row + warp_row + fragment_row(0)),
                              load_terms(args.terms, head, first_row + warp_row + fragment_row(2))};
-  to_gradients<N>(s, dp, features, head, TilePlace<Rows::queries>{first_row + warp_row, first_key},
+  to_gradients<N>(s, dp, features, head, TileOrigin<Rows::queries>{first_row + warp_row, first_key},
                   rule.ranges_keep({first_row, first_row + Shape::kOwned}, {first_key, first_key + kStream}, sequence),
                   [&](int, int e) { return terms[e / 2]; });
   for_each_element<N>([&](int n, int e) { sum[n][e] += dp[n][e]; });
 }
 
 // Which tiles a block of the bias gradient adds up: one, or all of a dimension that the bias repeats.
-struct BiasPlace {
+struct BiasElement {
   int index[4] = {};  // batch, head, row tile, key tile of the result
 
-  __device__ static BiasPlace of(const TileSumArguments& args) {
+  __device__ static BiasElement of(const TileSumArguments& args) {
     const int counts[4] = {args.bias_shape[0], args.bias_shape[1], args.bias_shape[2] == 1 ? 1 : args.row_tiles,
                            args.bias_shape[3] == 1 ? 1 : args.key_tiles};
-    BiasPlace place;
+    BiasElement element;
     std::int64_t rest = blockIdx.x;
     for (int dimension = 3; dimension >= 0; --dimension) {
-      place.index[dimension] = static_cast<int>(rest % counts[dimension]);
+      element.index[dimension] = static_cast<int>(rest % counts[dimension]);
       rest /= counts[dimension];
     }
-    return place;
+    return element;
   }
   __device__ Range sources(const TileSumArguments& args, int dimension, int count) const {
     return args.bias_shape[dimension] == 1 ? Range{0, count} : Range{index[dimension], index[dimension] + 1};
@@ -106,9 +106,10 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
   clear<N>(sum);
 
   if (args.kind == TileSum::bias) {
-    const BiasPlace place = BiasPlace::of(args);
-    const Range batch = place.sources(args, 0, rule.batch), heads = place.sources(args, 1, rule.heads);
-    const Range row_tiles = place.sources(args, 2, args.row_tiles), key_tiles = place.sources(args, 3, args.key_tiles);
+    const BiasElement element = BiasElement::of(args);
+    const Range batch = element.sources(args, 0, rule.batch), heads = element.sources(args, 1, rule.heads);
+    const Range row_tiles = element.sources(args, 2, args.row_tiles),
+                key_tiles = element.sources(args, 3, args.key_tiles);
     for (int b = batch.begin; b < batch.end; ++b) {
       for (int h = heads.begin; h < heads.end; ++h) {
         const HeadRule head(rule, rule.sequence(b), h);
@@ -121,9 +122,9 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
     }
   } else {
     const int offsets = Distances::offsets(args.row_tiles, args.key_tiles);
-    const BlockPlace place = BlockPlace::of(rule.heads, offsets, 1);
-    const HeadRule head(rule, rule.sequence(place.sequence), place.head);
-    const int offset = place.tile - (args.key_tiles - 1);
+    const BlockWork work = BlockWork::of(rule.heads, offsets, 1);
+    const HeadRule head(rule, rule.sequence(work.sequence), work.head);
+    const int offset = work.tile - (args.key_tiles - 1);
     for (int row = 0; row < args.row_tiles; ++row) {
       const int key = Distances::kRatio * row - offset;
       if (key < 0 || key >= args.key_tiles) continue;
@@ -139,7 +140,7 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
   __syncthreads();
 
   if (args.kind == TileSum::bias) {
-    const BiasPlace place = BiasPlace::of(args);
+    const BiasElement element = BiasElement::of(args);
     const bool one_row = args.bias_shape[2] == 1, one_key = args.bias_shape[3] == 1;
     const int rows = one_row ? 1 : kOwned, keys = one_key ? 1 : kStream;
     for (int index = static_cast<int>(threadIdx.x); index < rows * keys; index += Shape::kThreads) {
@@ -148,10 +149,10 @@ __global__ void __launch_bounds__(TileShape<Compute>::kThreads)
       for (int r = row; r < (one_row ? kOwned : row + 1); ++r) {
         for (int c = key; c < (one_key ? kStream : key + 1); ++c) total += tile[r * kPitch + c];
       }
-      const int i = place.index[2] * kOwned + row, j = place.index[3] * kStream + key;
+      const int i = element.index[2] * kOwned + row, j = element.index[3] * kStream + key;
       if (i >= args.bias_shape[2] || j >= args.bias_shape[3]) continue;
       store_float(args.grad_bias.data, args.grad_bias.dtype,
-                  args.grad_bias.offset(place.index[0], place.index[1], i, j), total);
+                  args.grad_bias.offset(element.index[0], element.index[1], i, j), total);
     }
   } else {
     float* const to = args.distance_partial + static_cast<std::int64_t>(blockIdx.x) * Distances::kDiagonals;

@@ -14,7 +14,7 @@ Finding range_of_scores(const Bench& bench) {
   Figure figure{.title = "Where 95 % of the scores lie",
                 .x_label = "d_k",
                 .y_label = "|q.k|",
-                .caption = "The 95 % quantile of |q.k| follows 1.96 sqrt(d_k).",
+                .caption = "The 95 % quantile of |q.k| beside 2 sqrt(d_k).",
                 .log_x = true,
                 .series = {{.name = "measured 95 % quantile", .markers_only = true}, {.name = "2 sqrt(d_k)"}}};
   bool all = true;

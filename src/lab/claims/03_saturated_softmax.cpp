@@ -2,6 +2,7 @@
 
 #include "lab/claims/claims.h"
 #include "lab/probe.h"
+#include "lab/sentence.h"
 
 namespace rootdk::lab {
 namespace {
@@ -39,7 +40,7 @@ Finding saturated_softmax(const Bench& bench) {
                              .title = "softmax of 25, 2, -3",
                              .x_label = "score",
                              .y_label = "weight",
-                             .caption = "As it is, and divided by sqrt(512) = 22.6.",
+                             .caption = "As it is, and divided by sqrt(512).",
                              .series = {{.name = "unscaled", .x = {0, 1, 2}, .y = in_double},
                                         {.name = "divided by sqrt(512)", .x = {0, 1, 2}, .y = scaled}},
                              .column_labels = {"25", "2", "-3"}});
@@ -47,9 +48,12 @@ Finding saturated_softmax(const Bench& bench) {
                      std::abs(scaled[1] - 0.219) < 1e-3 && std::abs(scaled[2] - 0.176) < 1e-3;
   finding.verdict = holds ? Verdict::holds : Verdict::does_not_hold;
   finding.note =
-      holds ? "The rest is 1e-10; in float32 p rounds to 1 and the gradient p (1 - p) is exactly 0. Divided by "
-              "sqrt(512) all three keys are heard."
-            : "The weights are not those of softmax[25, 2, -3].";
+      holds
+          ? "All but the largest get " + say(left_out, 2) +
+                " together; in float32 p rounds to 1 and the gradient p (1 - p) is exactly 0. Divided by sqrt(512) the "
+                "weights are " +
+                say(scaled[0]) + ", " + say(scaled[1]) + " and " + say(scaled[2]) + "."
+          : "The weights are not those of softmax[25, 2, -3].";
   return finding;
 }
 

@@ -2,6 +2,7 @@
 
 #include "lab/claims/claims.h"
 #include "lab/sampling.h"
+#include "lab/sentence.h"
 #include "lab/training/small_training.h"
 #include "layers/dot_product.h"
 #include "layers/elementwise.h"
@@ -14,7 +15,12 @@ namespace {
 // must attend to its parent while the parent must not attend back, but to its own parent.
 constexpr std::int64_t kNodes = 16, kNames = 32, kLabels = 8, kModel = 64, kBatch = 8;
 
-double accuracy_of(bool shared, int steps, std::uint64_t seed) {
+struct Trained {
+  double accuracy = 0;
+  std::int64_t projection_parameters = 0;  // of W_Q, W_K and W_V
+};
+
+Trained train(bool shared, int steps, std::uint64_t seed) {
   Random random(seed, 2700);
   const Value names = make_value({kNames, kModel}), parents = make_value({kNames, kModel}),
               labels = make_value({kLabels, kModel});
@@ -27,7 +33,12 @@ double accuracy_of(bool shared, int steps, std::uint64_t seed) {
   read_out.collect(parameters, "read_out");
   initialise(parameters, random);
 
-  return train_and_judge(parameters, steps, 2e-3, [&](Context& context) {
+  Trained trained;
+  for (const Parameter& parameter : parameters) {
+    if (parameter.value == query.weight || parameter.value == key.weight || parameter.value == value.weight)
+      trained.projection_parameters += parameter.value->elements();
+  }
+  trained.accuracy = train_and_judge(parameters, steps, 2e-3, [&](Context& context) {
     std::vector<std::int32_t> own, up, label, answers;
     for (std::int64_t b = 0; b < kBatch; ++b) {
       const std::int64_t first = random.below(kNames);
@@ -51,21 +62,31 @@ double accuracy_of(bool shared, int steps, std::uint64_t seed) {
     const Value read = dot_product_attention(context, {.batch = kBatch, .q = q, .k = k, .v = value(context, x)}, {});
     return Examples{read_out(context, read), std::move(answers)};
   });
+  return trained;
 }
 
 }  // namespace
 
 Finding separate_projections(const Bench& bench) {
   const int steps = bench.quick ? 800 : 2000;
-  double accuracy[2];
-  default_executor().parallel_for(2, [&](std::int64_t i) { accuracy[i] = accuracy_of(i == 1, steps, bench.seed); });
+  Trained trained[2];
+  default_executor().parallel_for(2, [&](std::int64_t i) { trained[i] = train(i == 1, steps, bench.seed); });
+  const double accuracy[] = {trained[0].accuracy, trained[1].accuracy};
+  const std::int64_t asked = steps / 10 * kBatch * kNodes;
   Finding finding{.quantity = "accuracy with separate projections less that with a shared one",
                   .expected = std::nan(""),
-                  .samples = steps};
+                  .samples = asked};
   finding.measured = exact(accuracy[0] - accuracy[1]);
-  finding.details = {{"separate W_Q and W_K: accuracy", 1, exact(accuracy[0])},
-                     {"W_Q = W_K: accuracy", std::nan(""), exact(accuracy[1])},
-                     {"parameters of Q, K, V over those of one projection", 3, exact(3)}};
+  const auto share = [&](double right) {
+    return share_interval(std::lround(right * static_cast<double>(asked)), asked);
+  };
+  const double matrix = static_cast<double>(kModel * kModel);
+  const double separate_matrices = static_cast<double>(trained[0].projection_parameters) / matrix,
+               shared_matrices = static_cast<double>(trained[1].projection_parameters) / matrix;
+  finding.details = {{"separate W_Q and W_K: accuracy", 1, share(accuracy[0])},
+                     {"W_Q = W_K: accuracy", std::nan(""), share(accuracy[1])},
+                     {"separate W_Q and W_K: projection matrices, counted", 3, exact(separate_matrices)},
+                     {"W_Q = W_K: projection matrices, counted", 2, exact(shared_matrices)}};
   finding.figures.push_back({.kind = Figure::Kind::bars,
                              .title = "Attend to the parent",
                              .x_label = "projections",
@@ -75,10 +96,14 @@ Finding separate_projections(const Bench& bench) {
                              .column_labels = {"separate", "shared"}});
   const bool holds = accuracy[0] > 0.9 && accuracy[1] < accuracy[0] - 0.15;
   finding.verdict = holds ? Verdict::holds : Verdict::does_not_hold;
-  finding.note = holds ? "With one projection the score of child to parent equals that of parent to child, so a node "
-                         "cannot tell whom it "
-                         "descends from; two projections make the relation directed, at three matrices instead of one."
-                       : "Sharing the projection does not hurt on a directed task here.";
+  finding.note =
+      holds ? "With one projection the score of child to parent equals that of parent to child, so a node "
+              "cannot tell its parent from its children: " +
+                  say(accuracy[1]) +
+                  " of the answers are right. Two projections make the relation directed: " + say(accuracy[0]) +
+                  ", with " + say(separate_matrices, 1) + " matrices instead of " + say(shared_matrices, 1) + "."
+            : "Sharing the projection does not hurt on a directed task here.";
+  finding.setup = "random trees of 16 nodes, 8 labels; d_model 64, one layer, Adam";
   return finding;
 }
 

@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 
 #include "core/check.h"
-#include "lab/inspect/head_label.h"
 #include "models/generate.h"
 
 namespace rootdk::lab {
@@ -19,16 +17,11 @@ struct LayerView {
   const MultiHeadConfig& config;
   std::span<const std::int32_t> query_ids, key_ids;
 
-  // Keys [first, last] that row i may see.
-  std::pair<std::int64_t, std::int64_t> visible(std::int64_t i) const {
+  VisibleKeys visible(std::int64_t i) const {
     const auto keys = static_cast<std::int64_t>(key_ids.size());
     if (stack == StackKind::cross) return {0, keys - 1};
     const std::int64_t first = config.window_left >= 0 ? std::max<std::int64_t>(0, i - config.window_left) : 0;
     return {first, config.causal ? i : keys - 1};
-  }
-  std::int64_t visible_count(std::int64_t i) const {
-    const auto [first, last] = visible(i);
-    return last - first + 1;
   }
 };
 
@@ -44,7 +37,22 @@ double mean_of(std::span<const float> values) {
 // Rows that see so few keys that any head would look like any label are left out.
 std::int64_t enough_keys(const LayerView& view) {
   const auto last = static_cast<std::int64_t>(view.query_ids.size()) - 1;
-  return std::min(kEnoughKeys, (view.visible_count(last) + 1) / 2);
+  return std::min(kEnoughKeys, (view.visible(last).count() + 1) / 2);
+}
+
+// What every key would receive from uniform attention: the sum over rows of 1 / visible keys.
+std::vector<float> uniform_mass(const LayerView& view) {
+  std::vector<double> change(view.key_ids.size() + 1);  // from one key to the next
+  for (std::int64_t i = 0; i < static_cast<std::int64_t>(view.query_ids.size()); ++i) {
+    const VisibleKeys visible = view.visible(i);
+    const double share = 1 / static_cast<double>(visible.count());
+    change[static_cast<std::size_t>(visible.first)] += share;
+    change[static_cast<std::size_t>(visible.last + 1)] -= share;
+  }
+  std::vector<float> mass;
+  double sum = 0;
+  for (std::size_t j = 0; j < view.key_ids.size(); ++j) mass.push_back(static_cast<float>(sum += change[j]));
+  return mass;
 }
 
 void fill_row_statistics(HeadProfile& head, const AttentionCapture& capture, const LayerView& view) {
@@ -55,72 +63,34 @@ void fill_row_statistics(HeadProfile& head, const AttentionCapture& capture, con
   head.max_logit = *std::ranges::max_element(row_of(capture.max_logit, head.head));
   head.saturation =
       static_cast<double>(std::ranges::count_if(top, [](float w) { return w > kSaturatedWeight; })) / rows;
-  double used = 0;
-  std::int64_t counted = 0;
-  for (std::int64_t i = 0; i < head.rows; ++i) {
-    const double effective = std::exp(double{entropy[static_cast<std::size_t>(i)]});
-    head.effective_keys += effective / rows;
-    if (view.visible_count(i) < enough_keys(view)) continue;
-    used += effective / static_cast<double>(view.visible_count(i));
-    ++counted;
-  }
-  head.used = used / static_cast<double>(counted);
+  for (float e : entropy) head.effective_keys += std::exp(double{e}) / rows;
   const auto mass = row_of(capture.column_mass, head.head);
   head.column_mass.assign(mass.begin(), mass.end());
+  head.column_chance = uniform_mass(view);
   head.sink_mass = double{mass[0]} / rows;
+  head.sink_chance = double{head.column_chance[0]} / rows;
 }
 
-// The shares of one row of exact weights.
-struct RowShares {
-  double distance = 0, previous = 0, same = 0, induction = 0, near = 0;
-  bool repeated = false;  // the row's token occurred before, with something behind it
-};
-
-RowShares shares_of(std::span<const float> weights, std::int64_t i, const LayerView& view) {
-  RowShares shares;
-  const auto [first, last] = view.visible(i);
-  const std::int32_t token = view.query_ids[static_cast<std::size_t>(i)];
-  for (std::int64_t j = first; j <= last; ++j) {
-    const double weight = weights[static_cast<std::size_t>(j)];
-    const auto distance = static_cast<double>(std::abs(i - j));
-    shares.distance += weight * distance;
-    if (j == i - 1) shares.previous += weight;
-    if (distance <= kNearTokens) shares.near += weight;
-    if (view.key_ids[static_cast<std::size_t>(j)] == token) shares.same += weight;
-    if (j > 0 && j < i && view.key_ids[static_cast<std::size_t>(j - 1)] == token) {
-      shares.induction += weight;
-      shares.repeated = true;
-    }
-  }
-  return shares;
-}
-
-void fill_shares(HeadProfile& head, const AttentionCapture& capture, const LayerView& view) {
-  const double none = std::numeric_limits<double>::quiet_NaN();
-  const std::int64_t sampled = capture.weights.size(2);
+void fill_label(HeadProfile& head, const AttentionCapture& capture, const LayerView& view, std::int64_t model_heads) {
+  HeadRows rows(view.query_ids, view.key_ids, view.stack == StackKind::cross);
+  const std::int64_t enough = enough_keys(view), sampled = capture.weights.size(2);
   head.sampled_rows = sampled;
-  std::int64_t counted = 0, repeated = 0;
   for (std::int64_t r = 0; r < sampled; ++r) {
     const std::int64_t i = capture.weight_rows.values<std::int32_t>()[static_cast<std::size_t>(r)];
-    if (view.visible_count(i) < enough_keys(view)) continue;
-    const auto weights = capture.weights.values<float>().subspan(
-        static_cast<std::size_t>((head.head * sampled + r) * head.keys), static_cast<std::size_t>(head.keys));
-    ++counted;
-    head.first += weights[0];
-    if (view.stack == StackKind::cross) continue;
-    const RowShares shares = shares_of(weights, i, view);
-    head.mean_distance += shares.distance;
-    head.previous += shares.previous;
-    head.same += shares.same;
-    head.near += shares.near;
-    head.induction += shares.induction;
-    repeated += shares.repeated;
+    if (view.visible(i).count() < enough) continue;
+    rows.add_weights(
+        i, view.visible(i),
+        capture.weights.values<float>().subspan(static_cast<std::size_t>((head.head * sampled + r) * head.keys),
+                                                static_cast<std::size_t>(head.keys)));
   }
-  const bool distances = view.stack != StackKind::cross;
-  for (double* share : {&head.mean_distance, &head.previous, &head.same, &head.near})
-    *share = distances ? *share / static_cast<double>(counted) : none;
-  head.first /= static_cast<double>(counted);
-  head.induction = repeated > 0 ? head.induction / static_cast<double>(repeated) : none;
+  const auto entropy = row_of(capture.entropy, head.head);
+  for (std::int64_t i = 0; i < head.rows; ++i) {
+    if (view.visible(i).count() >= enough)
+      rows.add_entropy(i, view.visible(i), double{entropy[static_cast<std::size_t>(i)]});
+  }
+  head.mean_distance = rows.mean_distance();
+  head.scores = rows.scores(model_heads);
+  head.label = chosen_label(head.scores);
 }
 
 void fill_map(HeadProfile& head, const AttentionCapture& capture) {
@@ -147,22 +117,21 @@ void require_known(const std::vector<std::int64_t>& chosen, std::int64_t count, 
   }
 }
 
-// What each token adds to the text: decoded behind its neighbour, because the first token of a text loses its space.
-std::vector<std::string> texts_of(const LoadedModel& subject, const std::vector<std::int32_t>& ids) {
-  std::vector<std::string> texts;
-  for (std::size_t i = 0; i < ids.size(); ++i) {
-    if (!subject.tokenizer) {
-      texts.push_back(std::to_string(ids[i]));
-      continue;
-    }
-    const std::size_t begin = i > 0 ? i - 1 : 0;
-    const std::string before = subject.tokenizer->decode(std::span(ids).subspan(begin, i - begin), true);
-    std::string text = subject.tokenizer->decode(std::span(ids).subspan(begin, i + 1 - begin), true);
-    text = text.starts_with(before) ? text.substr(before.size())
-                                    : subject.tokenizer->decode(std::span(ids).subspan(i, 1), true);
-    texts.push_back(text.empty() ? subject.tokenizer->token(ids[i]) : text);
+// All heads of a model: what a label is corrected for.
+std::int64_t heads_of(const TransformerConfig& config) {
+  std::int64_t heads = 0;
+  for (const BlockConfig& block : config.stack.blocks) heads += block.attention.heads * (config.encoder ? 2 : 1);
+  if (config.encoder) {
+    for (const BlockConfig& block : config.encoder->blocks) heads += block.attention.heads;
   }
-  return texts;
+  return heads;
+}
+
+std::vector<std::string> warnings_of(const TransformerConfig& config, std::int64_t tokens) {
+  if (config.trained_context == 0 || tokens <= config.trained_context) return {};
+  return {"the text has " + std::to_string(tokens) + " tokens, and the model was trained on " +
+          std::to_string(config.trained_context) +
+          " at a time: beyond that its heads do what training never asked of them"};
 }
 
 }  // namespace
@@ -187,14 +156,18 @@ Inspection inspect(const LoadedModel& subject, const std::vector<std::int32_t>& 
     result.encoder_ids = ids;
     result.ids = generate(subject.model, ids, {.max_new = 32, .executor = options.executor}).ids;
     input.decoder_ids = result.ids;
-    result.encoder_tokens = texts_of(subject, ids);
+    result.encoder_tokens = subject.texts_of(ids);
   }
-  result.tokens = texts_of(subject, result.ids);
+  result.tokens = subject.texts_of(result.ids);
   const auto& first_block = config.stack.blocks.at(0).attention;
   const std::size_t layers =
       std::max(config.stack.blocks.size(), config.encoder ? config.encoder->blocks.size() : std::size_t{0});
   require_known(options.layers, static_cast<std::int64_t>(layers), "layer");
   require_known(options.heads, first_block.heads, "head");
+
+  const std::int64_t model_heads = heads_of(config);
+  result.trained_context = config.trained_context;
+  result.warnings = warnings_of(config, static_cast<std::int64_t>(std::max(ids.size(), result.ids.size())));
 
   AttentionObserver observer;
   observer.map_side = options.map_side;
@@ -216,9 +189,8 @@ Inspection inspect(const LoadedModel& subject, const std::vector<std::int32_t>& 
                        .rows = capture.entropy.size(2),
                        .keys = capture.column_mass.size(2)};
       fill_row_statistics(head, capture, view);
-      fill_shares(head, capture, view);
+      fill_label(head, capture, view, model_heads);
       fill_map(head, capture);
-      label_head(head);
       result.heads.push_back(std::move(head));
     }
   };
@@ -233,9 +205,28 @@ std::vector<std::size_t> sorted_by_label(const Inspection& inspection) {
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::ranges::stable_sort(order, {}, [&](std::size_t i) {
     const HeadProfile& head = inspection.heads[i];
-    return std::pair(head.label, -head.strength);
+    return std::pair(head.label.label, -head.label.score);
   });
   return order;
+}
+
+std::vector<PairedHeads> paired_heads(std::span<const Inspection> sides) {
+  require(sides.size() == 1 || sides.size() == 2, "paired_heads: ", sides.size(), " sides, expected 1 or 2");
+  std::vector<PairedHeads> pairs;
+  for (std::size_t index : sorted_by_label(sides[0])) pairs.push_back({index, std::nullopt});
+  if (sides.size() == 1) return pairs;
+  const auto name = [](const HeadProfile& head) { return std::tuple(head.stack, head.layer, head.head); };
+  for (std::size_t index : sorted_by_label(sides[1])) {
+    const auto pair = std::ranges::find_if(pairs, [&](const PairedHeads& p) {
+      return p[0] && name(sides[0].heads[*p[0]]) == name(sides[1].heads[index]);
+    });
+    if (pair != pairs.end()) {
+      (*pair)[1] = index;
+    } else {
+      pairs.push_back({std::nullopt, index});
+    }
+  }
+  return pairs;
 }
 
 }  // namespace rootdk::lab

@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 
 #include "core/check.h"
-#include "lab/inspect/head_label.h"
 
 namespace rootdk::lab {
 namespace {
@@ -70,30 +69,56 @@ Writer::Scalar number_or_null(double value) {
   return nullptr;
 }
 
+void write(Writer& json, const LabelScores& scores) {
+  json.name("scores");
+  json.open('[');
+  for (const LabelScore& score : scores) {
+    json.next();
+    json.open('{');
+    json.member("label", name_of(score.label));
+    json.member("score", number_or_null(score.score));
+    json.member("chance", number_or_null(score.chance));
+    json.member("rows", score.rows);
+    json.member("tokens", score.tokens);
+    json.member("p_value", score.p_value);
+    json.member("significant", score.significant);
+    json.close('}');
+  }
+  json.close(']');
+}
+
 void write(Writer& json, const HeadProfile& head, const std::vector<std::string>& key_tokens) {
   json.open('{');
   json.member("stack", name_of(head.stack));
   json.member("layer", head.layer);
   json.member("head", head.head);
-  json.member("label", name_of(head.label));
-  json.member("strength", head.strength);
-  const std::pair<const char*, double> numbers[] = {{"entropy", head.entropy},
+  json.member("label", name_of(head.label.label));
+  json.member("strength", head.label.score);
+  const std::pair<const char*, double> numbers[] = {{"chance", head.label.chance},
+                                                    {"entropy", head.entropy},
                                                     {"effective_keys", head.effective_keys},
                                                     {"max_logit", head.max_logit},
                                                     {"saturation", head.saturation},
                                                     {"gradient_left", head.gradient_left},
                                                     {"sink_mass", head.sink_mass},
+                                                    {"sink_chance", head.sink_chance},
                                                     {"mean_distance", head.mean_distance},
-                                                    {"previous", head.previous},
-                                                    {"first", head.first},
-                                                    {"same", head.same},
-                                                    {"induction", head.induction},
-                                                    {"near", head.near},
-                                                    {"used", head.used}};
+                                                    {"previous", head.score(HeadLabel::previous_token)},
+                                                    {"first", head.score(HeadLabel::first_token)},
+                                                    {"same", head.score(HeadLabel::same_token)},
+                                                    {"induction", head.score(HeadLabel::induction)},
+                                                    {"near", head.score(HeadLabel::local)},
+                                                    {"used", head.score(HeadLabel::broad)}};
   for (const auto& [name, value] : numbers) json.member(name, number_or_null(value));
+  json.member("label_rows", head.label.rows);
+  json.member("p_value", head.label.p_value);
   json.member("rows", head.rows);
   json.member("sampled_rows", head.sampled_rows);
-  if (key_tokens.size() <= kListedTokens) json.list("column_mass", head.column_mass);
+  write(json, head.scores);
+  if (key_tokens.size() <= kListedTokens) {
+    json.list("column_mass", head.column_mass);
+    json.list("column_chance", head.column_chance);
+  }
   json.close('}');
 }
 
@@ -103,6 +128,8 @@ void write(Writer& json, const Inspection& inspection) {
   json.member("architecture", inspection.architecture);
   json.member("parameters", inspection.parameters);
   json.member("token_count", inspection.ids.size());
+  json.member("trained_context", inspection.trained_context);
+  json.list("warnings", inspection.warnings);
   if (inspection.ids.size() <= kListedTokens) {
     json.list("ids", inspection.ids);
     json.list("tokens", inspection.tokens);

@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "lab/inspect/head_label.h"
 #include "lab/inspect/script.h"
 #include "lab/report/html.h"
 #include "lab/report/mathml.h"
@@ -17,10 +16,26 @@ namespace rootdk::lab {
 namespace {
 
 constexpr std::size_t kShownTokens = 256;  // longer texts show the keys with the most mass instead of every token
+constexpr double kFullShade = 8;           // times uniform attention: a token in full colour
 
 std::string label_html(HeadLabel label) {
   return "<span class=\"label l" + std::to_string(static_cast<int>(label)) + "\">" + std::string(name_of(label)) +
          "</span>";
+}
+
+// A share of the weight, to two places.
+std::string share_text(double share) {
+  char text[16];
+  std::snprintf(text, sizeof text, "%.2f", share);
+  return text;
+}
+
+// The label with what it rests on: "local 0.71 (uniform 0.12, 120 rows)".
+std::string label_with_score(const LabelScore& label) {
+  std::string html = label_html(label.label);
+  if (label.label == HeadLabel::mixed) return html;
+  return html + " <b>" + share_text(label.score) + "</b> <span class=\"soft\">uniform " + share_text(label.chance) +
+         ", " + std::to_string(label.rows) + (label.rows == 1 ? " row" : " rows") + "</span>";
 }
 
 std::string place_of(const HeadProfile& head) {
@@ -81,43 +96,66 @@ void write_data(std::ostream& html, std::span<const Inspection> sides) {
   html << "];" << kInspectScript << "</script>";
 }
 
-// The text in shades of the weight that each token receives, or the tokens that receive most.
+// How much a key receives for each unit that uniform attention would give it.
+double times_uniform(const HeadProfile& head, std::size_t key) {
+  return head.column_chance[key] > 0 ? double{head.column_mass[key]} / double{head.column_chance[key]} : 0;
+}
+
+// The text in shades of the weight that each token receives beyond uniform attention, or the tokens that receive most.
 void write_column_mass(std::ostream& html, const HeadProfile& head, const std::vector<std::string>& tokens) {
-  const float most = *std::ranges::max_element(head.column_mass);
   if (tokens.size() <= kShownTokens) {
     html << "<div class=\"mass\">";
     for (std::size_t j = 0; j < tokens.size(); ++j) {
-      const double share = most > 0 ? double{head.column_mass[j]} / most : 0;
-      html << "<span title=\"receives " << number(head.column_mass[j]) << "\" style=\"background:color-mix(in srgb,"
-           << "var(--c3) " << std::lround(70 * share) << "%,transparent)\">" << escape_html(tokens[j]) << "</span>"
+      const double times = times_uniform(head, j);
+      const double depth = times > 1 ? std::min(1.0, std::log(times) / std::log(kFullShade)) : 0;
+      html << "<span title=\"receives " << number(head.column_mass[j]) << ": " << number(times)
+           << " times what uniform attention gives\" style=\"background:color-mix(in srgb,var(--c3) "
+           << std::lround(70 * depth) << "%,transparent)\">" << escape_html(tokens[j]) << "</span>"
            << (tokens[j].starts_with(' ') ? "" : "<wbr>");
     }
     html << "</div>";
     return;
   }
+  constexpr std::size_t kListed = 5;
   std::vector<std::size_t> order(tokens.size());
   for (std::size_t j = 0; j < order.size(); ++j) order[j] = j;
-  std::partial_sort(order.begin(), order.begin() + 5, order.end(),
-                    [&](std::size_t a, std::size_t b) { return head.column_mass[a] > head.column_mass[b]; });
-  html << "<p class=\"soft\">Most weight:";
-  for (std::size_t r = 0; r < 5; ++r)
+  std::partial_sort(order.begin(), order.begin() + kListed, order.end(),
+                    [&](std::size_t a, std::size_t b) { return times_uniform(head, a) > times_uniform(head, b); });
+  html << "<p class=\"soft\">Most weight for each unit of uniform attention:";
+  for (std::size_t r = 0; r < kListed; ++r)
     html << (r ? ", " : " ") << order[r] << " “" << escape_html(tokens[order[r]]) << "” "
-         << number(head.column_mass[order[r]]);
+         << number(times_uniform(head, order[r])) << "×";
   html << "</p>";
+}
+
+// What every label scores, whether it is given or not.
+void write_scores(std::ostream& html, const LabelScores& scores) {
+  html << "<table class=\"scores\"><tr><th>label</th><th>score</th><th>uniform</th><th>rows</th></tr>";
+  for (const LabelScore& score : scores) {
+    if (score.rows == 0) continue;
+    html << "<tr" << (score.significant ? "" : " class=\"soft\"") << "><td>" << name_of(score.label)
+         << "</td><td class=\"n\">" << share_text(score.score) << (score.significant ? " *" : "")
+         << "</td><td class=\"n\">" << share_text(score.chance) << "</td><td class=\"n\">" << score.rows
+         << "</td></tr>";
+  }
+  html << "</table>";
 }
 
 void write_head(std::ostream& html, const Inspection& side, std::size_t side_index, std::size_t index) {
   const HeadProfile& head = side.heads[index];
-  html << "<div class=\"panel\"><p>" << label_html(head.label)
-       << (head.strength > 0 ? " <span class=\"soft\">" + number(head.strength) + "</span>" : "")
-       << "</p><canvas data-side=\"" << side_index << "\" data-head=\"" << index
-       << "\" role=\"img\" aria-label=\"Attention map, " << place_of(head)
-       << "\"></canvas><output>Point at the map to read a weight.</output><dl>";
-  const std::pair<const char*, double> rows[] = {
-      {"entropy (nats)", head.entropy},      {"effective keys", head.effective_keys}, {"largest logit", head.max_logit},
-      {"saturated rows", head.saturation},   {"gradient left", head.gradient_left},   {"sink mass", head.sink_mass},
-      {"mean distance", head.mean_distance}, {"previous token", head.previous},       {"same token", head.same},
-      {"induction", head.induction}};
+  html << "<div class=\"panel\"><p>" << label_with_score(head.label) << "</p><canvas data-side=\"" << side_index
+       << "\" data-head=\"" << index << "\" role=\"img\" aria-label=\"Attention map, " << place_of(head)
+       << "\"></canvas><output>Point at the map to read a weight.</output>";
+  write_scores(html, head.scores);
+  html << "<dl>";
+  const std::pair<const char*, double> rows[] = {{"entropy (nats)", head.entropy},
+                                                 {"effective keys", head.effective_keys},
+                                                 {"largest logit", head.max_logit},
+                                                 {"saturated rows", head.saturation},
+                                                 {"gradient left", head.gradient_left},
+                                                 {"sink mass", head.sink_mass},
+                                                 {"sink mass / uniform", head.sink_mass / head.sink_chance},
+                                                 {"mean distance", head.mean_distance}};
   for (const auto& [name, value] : rows) {
     if (!std::isnan(value)) html << "<dt>" << name << "</dt><dd>" << number(value) << "</dd>";
   }
@@ -156,54 +194,55 @@ void write_overview(std::ostream& html, const Inspection& side) {
       html << "</tr><tr><th>" << (head.stack == StackKind::main ? "" : name_of(head.stack))
            << (head.stack == StackKind::main ? "layer " : " layer ") << head.layer << "</th>";
     }
-    html << "<td><a href=\"#" << anchor_of(head) << "\">" << label_html(head.label) << "</a></td>";
+    html << "<td><a href=\"#" << anchor_of(head) << "\">" << label_html(head.label.label) << "</a></td>";
   }
   html << "</tr></table></div>";
 }
 
 void write_rules(std::ostream& html, const Inspection& side) {
   html << "<details class=\"card\" open><summary>How to read this</summary><p>Rows of a map are queries, columns are "
-          "keys; the "
-          "darker, the more weight (by its square root, so that small weights show). ";
+          "keys. All maps have one scale:</p><div class=\"legend\"><span>0</span><i></i><span>1</span></div><p "
+          "class=\"soft "
+          "legend-ticks\">The shade is the square root of the weight, so that small weights show: 0.25 is half of full "
+          "blue, 0.01 a tenth.</p><p>";
   const HeadProfile& head = side.heads.at(0);
   html << (head.map_rows == head.rows && head.map_columns == head.keys
                ? "Every cell is one exact weight. "
                : "A cell is the mean over its queries of the weight summed over its keys. ");
   html << "Entropy, effective keys (the mean of e^entropy), the largest logit, saturated rows (a weight over 0.9), "
           "gradient left (1 − Σp²) and sink mass (weight on key 0) are taken over all "
-       << head.rows
-       << " rows, inside the kernel. Distance and the shares behind the labels come from the exact weights of "
+       << head.rows << " rows, inside the kernel. Distance and the scores of the labels come from the exact weights of "
        << head.sampled_rows << (head.sampled_rows == head.rows ? " rows: all of them" : " evenly spaced rows")
-       << ", rows that see fewer than 8 keys (or half of a shorter text) left out. Tokens are shaded by the weight "
-          "they receive.</p><table>";
+       << ", rows that see fewer than 8 keys (or half of a shorter text) left out. A token is shaded by how many times "
+          "the weight it receives exceeds what uniform attention over the same mask would give it, from 1 (not at all) "
+          "to "
+       << number(kFullShade)
+       << " (full); where a head attends to near tokens, these are the late ones, which few other rows "
+          "see.</p><p>“Uniform” beside a score is what uniform attention over the same mask "
+          "would score. A star marks a score that is significantly above it (for “broad”: above one half): the chance "
+          "that any head of this model gets a star without cause is at most "
+       << number(kFalseLabels) << ". A head gets a label where the score is significant and meets the rule:</p><table>";
   for (const LabelRule& rule : label_rules())
     html << "<tr><td>" << label_html(rule.label) << "</td><td>" << rule.rule << ".</td></tr>";
-  html << "</table><p class=\"soft\">Where several of the first four rules are met, the largest share "
-          "wins.</p></details>";
+  html
+      << "</table><p class=\"soft\">Where several of the first four rules are met, the largest difference from uniform "
+         "attention wins.</p></details>";
 }
 
 void write_cards(std::ostream& html, std::span<const Inspection> sides) {
   html << "<div class=\"heads" << (sides.size() > 1 ? " pairs" : "") << "\">";
-  for (std::size_t index : sorted_by_label(sides[0])) {
-    const HeadProfile& head = sides[0].heads[index];
+  for (const PairedHeads& pair : paired_heads(sides)) {
+    const HeadProfile& head = pair[0] ? sides[0].heads[*pair[0]] : sides[1].heads[*pair[1]];
     html << "<article class=\"card\" id=\"" << anchor_of(head) << "\"><h3>" << place_of(head) << "</h3>";
-    if (sides.size() == 1) {
-      write_head(html, sides[0], 0, index);
-    } else {
-      html << "<div class=\"pair\">";
-      write_head(html, sides[0], 0, index);
-      const auto& others = sides[1].heads;
-      const auto other = std::ranges::find_if(others, [&](const HeadProfile& h) {
-        return h.stack == head.stack && h.layer == head.layer && h.head == head.head;
-      });
-      if (other != others.end()) {
-        write_head(html, sides[1], 1, static_cast<std::size_t>(other - others.begin()));
+    if (sides.size() > 1) html << "<div class=\"pair\">";
+    for (std::size_t s = 0; s < sides.size(); ++s) {
+      if (pair[s]) {
+        write_head(html, sides[s], s, *pair[s]);
       } else {
-        html << "<p class=\"soft\">The other model has no such head.</p>";
+        html << "<p class=\"soft\">" << (s == 0 ? "A" : "B") << " has no such head.</p>";
       }
-      html << "</div>";
     }
-    html << "</article>";
+    html << (sides.size() > 1 ? "</div></article>" : "</article>");
   }
   html << "</div>";
 }
@@ -226,6 +265,8 @@ std::string inspection_page(std::span<const Inspection> sides) {
          << side.parameters << " parameters; " << read << (read == 1 ? " token" : " tokens")
          << (side.encoder_ids.empty() ? "" : ", answered with " + std::to_string(side.ids.size())) << "; "
          << side.heads.size() << " heads.</p>";
+    for (const std::string& warning : side.warnings)
+      html << "<p class=\"warning\" role=\"note\">Warning: " << escape_html(warning) << ".</p>";
     write_overview(html, side);
     html << "</section>";
   }

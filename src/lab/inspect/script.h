@@ -13,9 +13,8 @@ function draw(canvas) {
   canvas.width = head.columns; canvas.height = head.rows;
   const context = canvas.getContext('2d'), image = context.createImageData(head.columns, head.rows);
   const paper = channels(colour('--paper')), ink = channels(colour('--c0'));
-  const most = Math.max(...head.map, 1e-12);
   head.map.forEach((weight, cell) => {
-    const depth = Math.sqrt(weight / most);
+    const depth = Math.sqrt(Math.min(1, weight));  // one scale for all maps: 0 to 1
     for (let c = 0; c < 3; ++c) image.data[4 * cell + c] = paper[c] + (ink[c] - paper[c]) * depth;
     image.data[4 * cell + 3] = 255;
   });
@@ -64,6 +63,12 @@ dl { display: grid; grid-template-columns: 1fr auto; gap: .05rem .8rem; font-siz
 .mass { font-size: .86rem; line-height: 1.7; overflow-wrap: anywhere; white-space: pre-wrap; } .mass span { border-radius: 3px; }
 blockquote { margin: .3rem 0; padding-left: .8rem; border-left: 3px solid var(--edge); font-style: italic; }
 table.overview th { white-space: nowrap; text-align: left; } table.overview td, table.overview th + th { padding: .15rem .45rem; font-size: .82rem; } table.overview a { text-decoration: none; }
+table.scores { font-size: .82rem; margin: .3rem 0; } table.scores td, table.scores th { padding: .08rem .3rem; } table.scores th { font-weight: 400; color: var(--soft); }
+h2, blockquote { overflow-wrap: anywhere; }
+.warning { border-left: 4px solid var(--fix); padding: .2rem .7rem; background: color-mix(in srgb, var(--fix) 12%, transparent); }
+.legend { display: flex; gap: .5rem; align-items: center; font-size: .82rem; max-width: 20rem; } .legend i { flex: 1; height: .9rem; border: 1px solid var(--edge);
+  background: linear-gradient(to right, var(--paper), color-mix(in srgb, var(--c0) 50%, var(--paper)) 25%, color-mix(in srgb, var(--c0) 70.7%, var(--paper)) 50%, color-mix(in srgb, var(--c0) 86.6%, var(--paper)) 75%, var(--c0)); }
+.legend-ticks { font-size: .82rem; }
 @media (max-width: 40rem) { .pair { grid-template-columns: 1fr; } }
 )css";
 

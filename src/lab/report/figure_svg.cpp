@@ -5,6 +5,8 @@
 #include <sstream>
 
 #include "core/check.h"
+#include "lab/report/figure_text.h"
+#include "lab/report/heat_map_svg.h"
 #include "lab/report/html.h"
 
 namespace rootdk::lab {
@@ -14,6 +16,7 @@ namespace {
 constexpr double kWidth = 420, kPlotHeight = 210;
 constexpr double kLeft = 58, kRight = 12, kTop = 34, kBottom = 46;
 constexpr double kTickWidth = 6.6;  // of a character of a tick or a legend, at most
+constexpr double kTickHeight = 14;  // of a tick with the space around it
 
 // One axis: values to pixels, and where its ticks are.
 class Axis {
@@ -37,16 +40,7 @@ class Axis {
 
   std::vector<double> ticks() const {
     std::vector<double> result;
-    if (log_) {
-      const bool few_decades = high_ - low_ < 2.2;
-      for (int decade = static_cast<int>(std::floor(low_)); decade <= static_cast<int>(std::ceil(high_)); ++decade) {
-        for (double step : few_decades ? std::vector<double>{1, 2, 5} : std::vector<double>{1}) {
-          const double tick = step * std::pow(10, decade);
-          if (std::log10(tick) >= low_ - 1e-9 && std::log10(tick) <= high_ + 1e-9) result.push_back(tick);
-        }
-      }
-      return result;
-    }
+    if (log_) return log_ticks();
     const double rough = (high_ - low_) / 5, power = std::pow(10, std::floor(std::log10(rough)));
     double step = power;
     for (double multiple : {1.0, 2.0, 5.0, 10.0}) {
@@ -60,32 +54,32 @@ class Axis {
   }
 
  private:
+  // Decades, and where fewer than three of them are in view, steps between them.
+  std::vector<double> log_ticks() const {
+    static const std::vector<std::vector<double>> kSteps = {
+        {1},
+        {1, 3},
+        {1, 2, 5},
+        {1, 1.5, 2, 3, 4, 5, 7},
+        {1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 3.5, 4, 4.5, 5, 6, 7, 8, 9}};
+    std::vector<double> result;
+    for (const std::vector<double>& steps : kSteps) {
+      result.clear();
+      for (int decade = static_cast<int>(std::floor(low_)); decade <= static_cast<int>(std::ceil(high_)); ++decade) {
+        for (double step : steps) {
+          const double tick = step * std::pow(10, decade);
+          if (std::log10(tick) >= low_ - 1e-9 && std::log10(tick) <= high_ + 1e-9) result.push_back(tick);
+        }
+      }
+      if (result.size() >= 3) break;
+    }
+    return result;
+  }
+
   double low_, high_;
   bool log_;
   double from_, to_;
 };
-
-// A tick's text has no markup, as SVG text knows no <sup>, and is short enough for the margin: 1e6, 1e-4, 0.25, 4096.
-std::string tick_text(double value) {
-  char text[32];
-  const double size = std::abs(value);
-  if (size >= 1e4 || (size > 0 && size < 1e-3)) {
-    std::snprintf(text, sizeof text, "%.2e", value);  // such as 1.50e+06
-    const std::string digits = text;
-    const std::size_t e = digits.find('e');
-    if (e == std::string::npos) return digits;  // an infinity
-    std::snprintf(text, sizeof text, "%ge%d", std::stod(digits.substr(0, e)), std::stoi(digits.substr(e + 1)));
-    return text;
-  }
-  std::snprintf(text, sizeof text, size >= 100 || value == std::round(value) ? "%.0f" : "%.3g", value);
-  return text;
-}
-
-// Characters as a reader counts them: UTF-8 continuation bytes are none.
-double text_width(const std::string& text, double per_character) {
-  const auto characters = std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; });
-  return static_cast<double>(characters) * per_character;
-}
 
 class Drawing {
  public:
@@ -109,15 +103,25 @@ class Drawing {
          << escape_html(content) << "</text>";
   }
 
-  void axes(const Axis& x, const Axis& y, bool x_ticks) {
+  // x_ticks: where the axis of x has numbers.
+  void axes(const Axis& x, const Axis& y, const std::vector<double>& x_ticks) {
+    double last = 1e300;
     for (double tick : y.ticks()) {
       const double at = y.pixel(tick);
+      if (std::abs(at - last) < kTickHeight) continue;
+      last = at;
       out_ << "<line class=\"grid\" x1=\"" << kLeft << "\" x2=\"" << kWidth - kRight << "\" y1=\"" << at << "\" y2=\""
            << at << "\"/>";
       text(kLeft - 6, at + 4, "tick", "end", tick_text(tick));
     }
-    if (x_ticks) {
-      for (double tick : x.ticks()) text(x.pixel(tick), foot_ + 17, "tick", "middle", tick_text(tick));
+    double end = -1e300;  // of the number before
+    for (double tick : x_ticks) {
+      const double at = x.pixel(tick), width = text_width(tick_text(tick), kTickWidth);
+      if (at - width / 2 < end + 4) continue;
+      end = at + width / 2;
+      out_ << "<line class=\"axis\" x1=\"" << at << "\" x2=\"" << at << "\" y1=\"" << foot_ << "\" y2=\"" << foot_ + 4
+           << "\"/>";
+      text(at, foot_ + 17, "tick", "middle", tick_text(tick));
     }
     out_ << "<line class=\"axis\" x1=\"" << kLeft << "\" x2=\"" << kWidth - kRight << "\" y1=\"" << foot_ << "\" y2=\""
          << foot_ << "\"/>";
@@ -142,7 +146,7 @@ class Drawing {
     }
     const Axis x(x_low, x_high, figure_.log_x, kLeft + 6, kWidth - kRight - 6),
         y(y_low, y_high, figure_.log_y, foot_, top_ + 6);
-    axes(x, y, true);
+    axes(x, y, ticks_of(x));
     for (std::size_t s = 0; s < figure_.series.size(); ++s) {
       const Series& series = figure_.series[s];
       if (!series.markers_only) {
@@ -172,7 +176,7 @@ class Drawing {
     }
     const Axis x(0, static_cast<double>(groups), false, kLeft, kWidth - kRight),
         y(0, high * 1.08, false, foot_, top_ + 6);
-    axes(x, y, false);
+    axes(x, y, {});
     const double slot = (kWidth - kRight - kLeft) / static_cast<double>(groups);
     const double width = slot * 0.7 / static_cast<double>(figure_.series.size());
     struct BarValue {
@@ -202,6 +206,20 @@ class Drawing {
  private:
   bool drawable(double x, double y) const {
     return std::isfinite(x) && std::isfinite(y) && (!figure_.log_x || x > 0) && (!figure_.log_y || y > 0);
+  }
+
+  // On a logarithmic axis with few values the values themselves are the ticks: 16, 64, 256, 512.
+  std::vector<double> ticks_of(const Axis& x) const {
+    if (!figure_.log_x) return x.ticks();
+    std::vector<double> values;
+    for (const Series& series : figure_.series) {
+      for (std::size_t i = 0; i < series.x.size(); ++i) {
+        if (drawable(series.x[i], series.y[i])) values.push_back(series.x[i]);
+      }
+    }
+    std::ranges::sort(values);
+    values.erase(std::unique(values.begin(), values.end()), values.end());
+    return values.size() <= 12 ? values : x.ticks();
   }
 
   // Where the names of the series stand: in rows between the title and the plot, so that they never cover a line.
@@ -237,82 +255,10 @@ class Drawing {
   double top_ = kTop - 6, foot_ = 0;  // of the plot
 };
 
-struct MapFrame {
-  double left, right, foot, cell;
-};
-
-// A bar behind each row and below each column, as long as its sum; the longest is 36 wide.
-void draw_sums(std::ostream& out, const Figure& figure, const MapFrame& frame) {
-  std::vector<double> rows, columns(figure.matrix[0].size());
-  for (const auto& row : figure.matrix) {
-    double sum = 0;
-    for (std::size_t c = 0; c < row.size(); ++c) sum += row[c], columns[c] += row[c];
-    rows.push_back(sum);
-  }
-  const double most =
-      std::max(*std::max_element(rows.begin(), rows.end()), *std::max_element(columns.begin(), columns.end()));
-  auto bar = [&](double x, double y, double width, double height, const char* what, std::size_t index, double sum) {
-    out << "<rect class=\"bar c3\" x=\"" << x << "\" y=\"" << y << "\" width=\"" << width << "\" height=\"" << height
-        << "\"><title>" << what << ' ' << index << " sums to " << tick_text(sum) << "</title></rect>";
-  };
-  for (std::size_t r = 0; r < rows.size(); ++r)
-    bar(frame.right + 6, kTop + frame.cell * (static_cast<double>(r) + 0.15), 36 * rows[r] / most, frame.cell * 0.7,
-        "row", r, rows[r]);
-  for (std::size_t c = 0; c < columns.size(); ++c)
-    bar(frame.left + frame.cell * (static_cast<double>(c) + 0.15), frame.foot + 6, frame.cell * 0.7,
-        36 * columns[c] / most, "column", c, columns[c]);
-}
-
-// The matrix as cells whose opacity is the size of the value; negative ones have a colour of their own.
-std::string heat_map(const Figure& figure) {
-  const std::size_t rows = figure.matrix.size(), columns = rows ? figure.matrix[0].size() : 0;
-  require(rows > 0 && columns > 0, "report: the heat map '", figure.title, "' is empty");
-  double low = 1e300, high = -1e300;
-  for (const auto& row : figure.matrix) {
-    for (double value : row) low = std::min(low, value), high = std::max(high, value);
-  }
-  const bool signed_values = low < 0;
-  const double top = std::max({std::abs(low), std::abs(high), 1e-12});
-  const double cell = std::min(320.0 / static_cast<double>(columns), 250.0 / static_cast<double>(rows));
-  const double left = figure.row_labels.empty() ? 30 : kLeft, margin = figure.show_sums ? 52 : 12;
-  const double right = left + cell * static_cast<double>(columns), foot = kTop + cell * static_cast<double>(rows);
-  const double width = std::max(right + margin, 16 + text_width(figure.title, 9)), height = foot + margin + 26;
-  std::ostringstream out;
-  out.exceptions(std::ios::badbit);  // out of memory is an error, not half a figure
-  out << "<svg class=\"figure heat\" style=\"max-width:" << std::lround(1.2 * width) << "px\" viewBox=\"0 0 " << width
-      << ' ' << height << "\" role=\"img\" aria-label=\"" << escape_html(figure.title) << "\"><title>"
-      << escape_html(figure.title) << "</title>";
-  out << "<text class=\"title\" x=\"8\" y=\"18\">" << escape_html(figure.title) << "</text>";
-  for (std::size_t r = 0; r < rows; ++r) {
-    for (std::size_t c = 0; c < columns; ++c) {
-      const double value = figure.matrix[r][c];
-      out << "<rect class=\"" << (signed_values && value < 0 ? "cell cold" : "cell") << "\" x=\""
-          << left + cell * static_cast<double>(c) << "\" y=\"" << kTop + cell * static_cast<double>(r) << "\" width=\""
-          << cell << "\" height=\"" << cell << "\" fill-opacity=\"" << std::round(std::abs(value) / top * 1000) / 1000
-          << "\">";
-      if (rows * columns <= 1024) out << "<title>" << r << ", " << c << ": " << tick_text(value) << "</title>";
-      out << "</rect>";
-    }
-    if (r < figure.row_labels.size()) {
-      out << "<text class=\"tick\" text-anchor=\"end\" x=\"" << left - 5 << "\" y=\""
-          << kTop + cell * (static_cast<double>(r) + 0.5) + 4 << "\">" << escape_html(figure.row_labels[r])
-          << "</text>";
-    }
-  }
-  out << "<rect class=\"frame\" x=\"" << left << "\" y=\"" << kTop << "\" width=\""
-      << cell * static_cast<double>(columns) << "\" height=\"" << cell * static_cast<double>(rows) << "\"/>";
-  if (figure.show_sums) draw_sums(out, figure, {left, right, foot, cell});
-  out << "<text class=\"label\" text-anchor=\"middle\" x=\"" << (left + right) / 2 << "\" y=\"" << height - 8 << "\">"
-      << escape_html(figure.x_label) << "</text>";
-  out << "<text class=\"label\" text-anchor=\"middle\" transform=\"translate(14," << (kTop + foot) / 2
-      << ") rotate(-90)\">" << escape_html(figure.y_label) << "</text></svg>";
-  return out.str();
-}
-
 }  // namespace
 
 std::string svg(const Figure& figure) {
-  if (figure.kind == Figure::Kind::heat_map) return heat_map(figure);
+  if (figure.kind == Figure::Kind::heat_map) return heat_map_svg(figure);
   Drawing drawing(figure);
   if (figure.kind == Figure::Kind::lines) {
     drawing.lines();

@@ -245,6 +245,7 @@ std::string lesson_attention_matrix() {
   std::vector<Figure> all;
   const std::pair<const char*, AttentionParams> cases[] = {
       {"Scaled", {}}, {"Unscaled", {.logits = {.scale = Scale::none()}}}, {"Scaled, causal", {.causal = true}}};
+  double longest = 0;  // sum of all three
   for (const auto& [name, params] : cases) {
     const auto weights = weights_of(Bench{}, q, k, params);
     double least = 1e9, most = 0, worst = 0;
@@ -258,6 +259,7 @@ std::string lesson_attention_matrix() {
       for (double w : row) sum += w;
       worst = std::max(worst, std::abs(sum - 1));
     }
+    longest = std::max(longest, most);
     all.push_back({.kind = Figure::Kind::heat_map,
                    .title = name,
                    .x_label = "key",
@@ -265,10 +267,15 @@ std::string lesson_attention_matrix() {
                    .caption = "Bars: sums. Rows sum to 1 (to " + fixed(worst, 7) + "); columns from " +
                               fixed(least, 2) + " to " + fixed(most, 2) + ".",
                    .matrix = weights,
+                   .full_colour = 1,
+                   .root_shade = true,
                    .show_sums = true});
   }
-  return "<section id=\"matrix\"><h2>The n × n matrix</h2><p>16 random queries against 16 random keys, d_k = 64. Hover "
-         "to read a weight.</p>" +
+  for (Figure& figure : all) figure.longest_sum = longest;
+  return "<section id=\"matrix\"><h2>The n × n matrix</h2><p>16 random queries against 16 random keys, d_k = 64. One "
+         "scale for all three: full blue is a weight of 1, the shade is the square root of the weight, and bars of "
+         "equal "
+         "sums are equally long. Hover to read a weight.</p>" +
          figures(all) + "</section>";
 }
 

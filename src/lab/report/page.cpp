@@ -55,10 +55,11 @@ void write_claim(std::ostream& html, const Result& result) {
   const Mark mark = mark_of(finding.verdict);
   html << "<article class=\"card claim\" id=\"claim-" << result.claim.id << "\"><h3>" << result.claim.id << ". "
        << escape_html(result.claim.text) << "</h3><p><span class=\"badge " << mark.style << "\">"
-       << name_of(finding.verdict) << "</span> " << mathml(result.claim.formula) << "</p><p>"
+       << name_of(finding.verdict) << "</span> " << mathml(result.claim.formula) << "</p><p class=\"note\">"
        << escape_html(finding.note) << "</p><p class=\"soft\">" << escape_html(finding.quantity) << ": ";
   if (!std::isnan(finding.expected)) html << "expected " << expected_text(finding) << ", ";
   html << "measured " << measured_text(finding.measured) << "</p>";
+  if (!finding.setup.empty()) html << "<p class=\"soft\">Setup: " << escape_html(finding.setup) << "</p>";
   if (!finding.figures.empty()) {
     html << "<div class=\"figures\">";
     for (const Figure& figure : finding.figures) {

@@ -22,7 +22,7 @@ figcaption { color: var(--soft); font-size: .88rem; }
 svg.figure, svg.diagram { width: 100%; height: auto; max-width: 34rem; }
 svg .title { font-weight: 600; font-size: 14.5px; fill: var(--ink); } svg .tick { font-size: 12px; fill: var(--soft); }
 svg .label { font-size: 13px; fill: var(--soft); } svg .grid { stroke: var(--edge); } svg .axis { stroke: var(--soft); }
-svg .line { fill: none; stroke-width: 2.2; } svg .cell { fill: var(--c0); shape-rendering: crispEdges; } svg .cold { fill: var(--c1); } svg .frame { fill: none; stroke: var(--edge); }
+svg .line { fill: none; stroke-width: 2.2; } svg .cell { fill: var(--c0); shape-rendering: crispEdges; } svg .legend { fill: var(--c0); shape-rendering: crispEdges; } svg .cold { fill: var(--c1); } svg .tick.on { fill: var(--paper); } svg .frame { fill: none; stroke: var(--edge); }
 svg .box { fill: var(--paper); stroke: var(--c0); stroke-width: 1.4; } svg .flow { stroke: var(--soft); stroke-width: 1.6; fill: none; }
 svg .name { font-size: 14px; font-weight: 600; fill: var(--ink); text-anchor: middle; } svg .shape { font-size: 12.5px; fill: var(--soft); text-anchor: middle; }
 .line.c0 { stroke: var(--c0); } .line.c1 { stroke: var(--c1); } .line.c2 { stroke: var(--c2); } .line.c3 { stroke: var(--c3); }
@@ -35,7 +35,7 @@ details summary { cursor: pointer; color: var(--soft); } math { font-size: 1.08e
 .two { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 22rem), 1fr)); gap: 1rem; } .two .card { margin: 0; } ol.steps > li { margin: .5rem 0; }
 nav.verdicts { columns: 2; font-size: .92rem; } nav.verdicts a { display: block; text-decoration: none; color: var(--ink); padding: .12rem 0; }
 nav.verdicts b { display: inline-block; width: 1.1em; } b.holds-mark { color: var(--good); } b.correction-mark { color: var(--fix); } b.fails-mark { color: var(--bad); }
-@media (max-width: 40rem) { nav.verdicts { columns: 1; } main { padding: .7rem; } h1 { font-size: 1.5rem; } }
+@media (max-width: 40rem) { nav.verdicts { columns: 1; } td.n .soft { display: block; } main { padding: .7rem; } h1 { font-size: 1.5rem; } }
 )css";
 
 }  // namespace rootdk::lab

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "lab/sampling.h"
 #include "lab/training/small_training.h"
+#include "layers/dot_product.h"
 #include "layers/elementwise.h"
 #include "layers/loss.h"
 #include "layers/optimizer.h"
@@ -34,6 +36,44 @@ Batch draw(const RecallTask& task, Random& random) {
     batch.answer.push_back(batch.pair_values[static_cast<std::size_t>(asked)]);
   }
   return batch;
+}
+
+// Some rows of a table.
+struct TableRows {
+  Value table;
+  std::vector<std::int32_t> ids;
+};
+
+// Row by row a[ids] + b[ids], in one pass over memory.
+Value sum_of_rows(Context& context, TableRows a, TableRows b) {
+  const std::int64_t width = a.table->width();
+  const auto rows = static_cast<std::int64_t>(a.ids.size());
+  Value sum = make_value({rows, width});
+  const auto row_of = [width](auto* data, const TableRows& rows_of, std::int64_t r) {
+    return data + rows_of.ids[static_cast<std::size_t>(r)] * width;
+  };
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const float* left = row_of(std::as_const(*a.table).data(), a, r);
+    const float* right = row_of(std::as_const(*b.table).data(), b, r);
+    float* to = sum->data() + r * width;
+    for (std::int64_t d = 0; d < width; ++d) to[d] = left[d] + right[d];
+  }
+  if (context.tape) {
+    context.tape->record([=, a = std::move(a), b = std::move(b)] {
+      const float* gradient = sum->grad_data();
+      float* a_gradient = a.table->grad_data();
+      float* b_gradient = b.table->grad_data();
+      for (std::int64_t r = 0; r < rows; ++r) {
+        float* left = row_of(a_gradient, a, r);
+        float* right = row_of(b_gradient, b, r);
+        for (std::int64_t d = 0; d < width; ++d) {
+          left[d] += gradient[r * width + d];
+          right[d] += gradient[r * width + d];
+        }
+      }
+    });
+  }
+  return sum;
 }
 
 // Key and value embeddings, one attention layer from question to pairs, and a read-out, which stands in for W_O.
@@ -69,11 +109,20 @@ class RecallModel {
 
   // Logits over values [batch, values].
   Value operator()(Context& context, const Batch& batch, AttentionCapture* capture) const {
-    const Value question = embed(context, batch.question, keys_);
-    const Value pairs =
-        add(context, embed(context, batch.pair_keys, keys_), embed(context, batch.pair_values, values_));
-    const Value read = attention_(context, question, {.batch = task_.batch, .source = pairs, .capture = capture});
-    return read_out_(context, read);
+    const MultiHeadConfig& config = attention_.config();
+    Value q = attention_.q(context, embed(context, batch.question, keys_));
+    if (attention_.q_norm) q = attention_.q_norm(context, q);
+    // A pair is the sum of its key and its value, and W (key + value) = W key + W value: the projections of the 64 keys
+    // and 16 values serve all 1024 pairs of a batch.
+    Value k = sum_of_rows(context, {attention_.k(context, keys_), batch.pair_keys},
+                          {attention_.k(context, values_), batch.pair_values});
+    if (attention_.k_norm) k = attention_.k_norm(context, k);
+    const Value v = sum_of_rows(context, {attention_.v(context, keys_), batch.pair_keys},
+                                {attention_.v(context, values_), batch.pair_values});
+    const Value attended = dot_product_attention(
+        context, {.batch = task_.batch, .q = q, .k = k, .v = v, .additive_v = attention_.additive_v},
+        {.score = config.score, .logits = {.scale = config.scale, .softcap = config.softcap}}, capture);
+    return read_out_(context, attended);
   }
 
  private:

@@ -40,8 +40,9 @@ std::string refuse_shape(const AttendCall& call) {
   } else if (!bytes && s.group() > kDecodeRows) {
     reason << s.group() << " query heads share a key head, more than " << kDecodeRows;
   }
-  for (const KvSpan& span : call.spans) {
-    if (span.position + span.tokens >= kNoLimit) reason << "position " << span.position << " is not below " << kNoLimit;
+  for (const CallSequence& sequence : call.sequences) {
+    if (sequence.position + sequence.tokens >= kNoLimit)
+      reason << "position " << sequence.position << " is not below " << kNoLimit;
   }
   return reason.str();
 }

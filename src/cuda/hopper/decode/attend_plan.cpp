@@ -27,8 +27,9 @@ DecodeKernel kernel_of(DType cache, bool many_rows) {
 template <class Element>
 DecodeKernel kernel_of(const AttendCall& call) {
   constexpr std::int64_t kFewRows = 8;
-  const bool many_rows = std::any_of(call.spans.begin(), call.spans.end(),
-                                     [&](const KvSpan& span) { return span.tokens * call.shape.group() > kFewRows; });
+  const bool many_rows = std::any_of(call.sequences.begin(), call.sequences.end(), [&](const CallSequence& sequence) {
+    return sequence.tokens * call.shape.group() > kFewRows;
+  });
   switch (padded_dim(kCacheHeadDims, call.shape.head_dim, call.shape.value_dim)) {
     case 64: return kernel_of<Element, 64>(call.k.dtype, many_rows);
     case 128: return kernel_of<Element, 128>(call.k.dtype, many_rows);
@@ -40,36 +41,36 @@ void cut_rows(const AttendCall& call, AttendPlan& plan) {
   // A tile has whole tokens, if the heads of one token fit into a tile.
   const std::int64_t group = call.shape.group(), fits = plan.kernel.rows;
   const std::int64_t most = group <= fits ? fits / group * group : fits;
-  for (const KvSpan& span : call.spans) {
-    if (span.tokens == 0) continue;
+  for (const CallSequence& sequence : call.sequences) {
+    if (sequence.tokens == 0) continue;
     const auto table = static_cast<int>(plan.tables.size());
-    const std::int64_t keys = span.position + span.tokens;
-    plan.tables.insert(plan.tables.end(), span.pages, span.pages + divide_up(keys, call.shape.page_size));
+    const std::int64_t keys = sequence.position + sequence.tokens;
+    plan.tables.insert(plan.tables.end(), sequence.pages, sequence.pages + divide_up(keys, call.shape.page_size));
     plan.chunks = std::max(plan.chunks, static_cast<int>(divide_up(keys, kChunkKeys)));
-    for (std::int64_t first = 0; first < span.tokens * group; first += most) {
-      const std::int64_t rows = std::min(most, span.tokens * group - first), token = first / group;
+    for (std::int64_t first = 0; first < sequence.tokens * group; first += most) {
+      const std::int64_t rows = std::min(most, sequence.tokens * group - first), token = first / group;
       plan.tile_rows = std::max(plan.tile_rows, static_cast<int>(rows));
-      plan.tiles.push_back({.row = static_cast<int>(span.row + token),
+      plan.tiles.push_back({.row = static_cast<int>(sequence.row + token),
                             .rows = static_cast<int>(rows),
                             .first_head = static_cast<int>(first % group),
-                            .position = static_cast<int>(span.position + token),
-                            .evicted_begin = static_cast<int>(span.gap_begin),
-                            .evicted_end = static_cast<int>(span.gap_end),
+                            .position = static_cast<int>(sequence.position + token),
+                            .evicted_begin = static_cast<int>(sequence.gap_begin),
+                            .evicted_end = static_cast<int>(sequence.gap_end),
                             .table = table});
     }
     if (call.rotation.empty()) continue;
     const std::size_t before = plan.positions.size();
-    plan.positions.resize(before + static_cast<std::size_t>(span.tokens));
+    plan.positions.resize(before + static_cast<std::size_t>(sequence.tokens));
     std::iota(plan.positions.begin() + static_cast<std::ptrdiff_t>(before), plan.positions.end(),
-              static_cast<std::int32_t>(span.position));
+              static_cast<std::int32_t>(sequence.position));
   }
 }
 
 // A key tile is one copy if it never crosses a page, and several copies otherwise. Pages hold a multiple of 16 keys, or
 // the whole sequence.
 int box_keys(const AttendCall& call, int block_kv) {
-  const bool one_page = std::all_of(call.spans.begin(), call.spans.end(), [&](const KvSpan& span) {
-    return span.position + span.tokens <= call.shape.page_size;
+  const bool one_page = std::all_of(call.sequences.begin(), call.sequences.end(), [&](const CallSequence& sequence) {
+    return sequence.position + sequence.tokens <= call.shape.page_size;
   });
   return one_page ? block_kv : static_cast<int>(std::gcd<std::int64_t>(call.shape.page_size, block_kv));
 }

@@ -17,7 +17,6 @@ DecodeKernel tensor_decode_kernel();
 
 // Over the pages of a cache. Padding costs no bandwidth there, so that there are fewer head_dims.
 inline constexpr std::array<int, 3> kCacheHeadDims = {64, 128, 256};
-constexpr bool is_cache_head_dim(int head_dim) { return head_dim == 64 || head_dim == 128 || head_dim == 256; }
 
 template <class Element, int HeadDim>
 DecodeKernel cache_decode_kernel();

@@ -73,7 +73,7 @@ Variant choose_variant(const ForwardCall& call, int head_dim) {
 }
 
 template <class Element>
-ForwardKernel kernel_of(int head_dim, Variant variant) {
+ForwardKernelHandle kernel_of(int head_dim, Variant variant) {
   switch (head_dim) {
     case 64: return forward_kernel_of<Element, 64>(variant);
     case 96: return forward_kernel_of<Element, 96>(variant);

@@ -15,7 +15,7 @@ std::string forward_refusal(const ForwardCall& call);
 
 struct ForwardChoice {
   Variant variant = Variant::ranged;
-  ForwardKernel kernel;
+  ForwardKernelHandle kernel;
   bool counts_tiles = false;  // tiles differ in length: blocks take them from a counter in the workspace
 
   std::size_t workspace_bytes() const { return counts_tiles ? sizeof(int) : 0; }

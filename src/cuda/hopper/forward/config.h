@@ -114,7 +114,7 @@ template <class C>
 inline constexpr int kSharedBytes = static_cast<int>(sizeof(SharedStorage<C>)) + kSharedAlignment;
 
 // A kernel as the launch code sees it.
-struct ForwardKernel {
+struct ForwardKernelHandle {
   const void* function = nullptr;  // void(ForwardMaps, ForwardParams)
   int block_q = 0, block_kv = 0;
   int threads = 0;

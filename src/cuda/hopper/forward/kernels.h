@@ -24,6 +24,6 @@ constexpr bool is_built(int head_dim, Variant variant) {
 
 // Element: BFloat16 or Float16. The variant must be built.
 template <class Element, int HeadDim>
-ForwardKernel forward_kernel_of(Variant variant);
+ForwardKernelHandle forward_kernel_of(Variant variant);
 
 }  // namespace rootdk::cuda::hopper

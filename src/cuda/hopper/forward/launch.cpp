@@ -32,7 +32,7 @@ int heads_together(const ForwardCall& call) {
 
 void launch_forward(const ForwardCall& call, const ForwardChoice& choice) {
   const AttentionShape& s = call.shape;
-  const ForwardKernel& kernel = choice.kernel;
+  const ForwardKernelHandle& kernel = choice.kernel;
   const auto stream = static_cast<cudaStream_t>(call.execution.cuda.stream);
 
   ForwardParams params = make_params(call);

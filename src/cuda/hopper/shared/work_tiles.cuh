@@ -48,15 +48,16 @@ __device__ __forceinline__ int visible_keys(const ForwardParams& p, int sequence
   return min(max(p.kv_lengths.data[sequence * p.kv_lengths.stride], 0), p.kv_len);
 }
 
-// The rows of a packed sequence, clamped to the tensor and to the longest length.
+// The rows of a packed sequence, clamped to the tensor. As unsigned numbers negative starts are the largest.
 struct PackedRows {
   int begin, len;
 };
-__device__ __forceinline__ PackedRows packed_rows(const DeviceVector<std::int32_t>& starts, int sequence, int rows,
-                                                  int longest) {
-  const int begin = min(max(starts.data[sequence * starts.stride], 0), rows);
-  const int end = min(max(starts.data[(sequence + 1) * starts.stride], begin), rows);
-  return {begin, min(end - begin, longest)};
+__device__ __forceinline__ PackedRows packed_rows(const DeviceVector<std::int32_t>& starts, int sequence, int rows) {
+  const auto start = [&](int s) {
+    return static_cast<int>(min(static_cast<unsigned>(starts.data[s * starts.stride]), static_cast<unsigned>(rows)));
+  };
+  const int begin = start(sequence);
+  return {begin, max(start(sequence + 1) - begin, 0)};
 }
 
 // Query tiles are aligned to the end of the sequence: the first tile has the remainder, in units of 64 rows. Under
@@ -105,8 +106,8 @@ __device__ __forceinline__ WorkTile work_tile(int index, const ForwardParams& p)
   t.kv_len = t.kv_visible = p.kv_len;
   if constexpr (C::kRanged) {
     if (p.q_starts.data) {
-      const PackedRows q = packed_rows(p.q_starts, t.sequence, p.q_rows, p.q_len);
-      const PackedRows kv = packed_rows(p.kv_starts, t.sequence, p.kv_rows, p.kv_len);
+      const PackedRows q = packed_rows(p.q_starts, t.sequence, p.q_rows);
+      const PackedRows kv = packed_rows(p.kv_starts, t.sequence, p.kv_rows);
       t.q_begin = q.begin;
       t.q_len = q.len;
       t.kv_begin = kv.begin;

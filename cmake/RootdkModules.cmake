@@ -9,6 +9,14 @@ if(ROOTDK_CCACHE AND PROJECT_IS_TOP_LEVEL AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${rootdk_launcher})
 endif()
 
+# rootdk_compile_in_groups(target): several sources compile as one, so that the headers they share are read once. This saves a third of
+# the processor time of a first build. Names in anonymous namespaces are then unique in the target. The preset `clang` of
+# `make check` compiles every source alone.
+option(ROOTDK_UNITY "Compile the sources of some targets in groups" ON)
+function(rootdk_compile_in_groups target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${ROOTDK_UNITY} UNITY_BUILD_BATCH_SIZE 6)
+endfunction()
+
 set(rootdk_warnings -Wall -Wextra)
 if(ROOTDK_WERROR)
   list(APPEND rootdk_warnings -Werror)
@@ -21,13 +29,13 @@ if(ROOTDK_WERROR)
   endif()
 endif()
 
-# rootdk_sees(target room folders...): the target's include directory holds links to these folders of src/ alone, so that
-# including from any other folder fails to compile. It is rooms/ROOM in the build folder.
-function(rootdk_sees target room)
-  set(view ${PROJECT_BINARY_DIR}/rooms/${room})
+# rootdk_include_only(target module folders...): the target's include directory holds links to these folders of src/ alone,
+# so that including from any other folder fails to compile. It is modules/MODULE in the build folder.
+function(rootdk_include_only target module)
+  set(view ${PROJECT_BINARY_DIR}/modules/${module})
   if(EXISTS ${view})
     file(GLOB shown RELATIVE ${view} ${view}/*)
-    set(wanted ${room} ${ARGN})
+    set(wanted ${module} ${ARGN})
     list(SORT shown)
     list(SORT wanted)
     if(NOT shown STREQUAL wanted)
@@ -35,9 +43,9 @@ function(rootdk_sees target room)
     endif()
   endif()
   file(MAKE_DIRECTORY ${view})
-  foreach(folder ${room} ${ARGN})
+  foreach(folder ${module} ${ARGN})
     if(NOT IS_DIRECTORY ${PROJECT_SOURCE_DIR}/src/${folder})
-      message(FATAL_ERROR "${target} looks into src/${folder}, which is no folder")
+      message(FATAL_ERROR "${target} includes from src/${folder}, which is no folder")
     endif()
     file(RELATIVE_PATH to ${view} ${PROJECT_SOURCE_DIR}/src/${folder})
     if(NOT IS_SYMLINK ${view}/${folder})
@@ -47,25 +55,25 @@ function(rootdk_sees target room)
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/include ${view})
 endfunction()
 
-# rootdk_room(core SOURCES a.cpp b.cpp LOOKS_INTO other rooms...): a room of the library proper, as objects.
-function(rootdk_room name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;LOOKS_INTO" ${ARGN})
+# rootdk_module(core SOURCES a.cpp b.cpp MAY_INCLUDE other modules...): a module of the library proper, as objects.
+function(rootdk_module name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;MAY_INCLUDE" ${ARGN})
   add_library(rootdk_${name} OBJECT ${ARG_SOURCES})
-  rootdk_sees(rootdk_${name} ${name} ${ARG_LOOKS_INTO})
+  rootdk_include_only(rootdk_${name} ${name} ${ARG_MAY_INCLUDE})
   target_compile_options(rootdk_${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:${rootdk_warnings}>)
 endfunction()
 
-# rootdk_upper_room(models SOURCES ... LOOKS_INTO ... LIBRARIES ...): a room above the library, as an archive.
-function(rootdk_upper_room name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;LOOKS_INTO;LIBRARIES" ${ARGN})
+# rootdk_upper_module(models SOURCES ... MAY_INCLUDE ... LIBRARIES ...): a module above the library, as an archive.
+function(rootdk_upper_module name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;MAY_INCLUDE;LIBRARIES" ${ARGN})
   add_library(rootdk_${name} STATIC ${ARG_SOURCES})
-  rootdk_sees(rootdk_${name} ${name} ${ARG_LOOKS_INTO})
+  rootdk_include_only(rootdk_${name} ${name} ${ARG_MAY_INCLUDE})
   target_compile_options(rootdk_${name} PRIVATE ${rootdk_warnings})
   target_link_libraries(rootdk_${name} ${ARG_LIBRARIES})
 endfunction()
 
 # Tools and tests may include from every folder of src/.
-function(rootdk_sees_everything target)
+function(rootdk_include_everything target)
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
 endfunction()
 
@@ -97,7 +105,7 @@ function(rootdk_test name)
   cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LIBRARIES;LABELS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
-  rootdk_sees_everything(${name})
+  rootdk_include_everything(${name})
   rootdk_name_paths(${ARG_SOURCES})
   target_compile_options(${name} PRIVATE ${rootdk_warnings})
   target_link_libraries(${name} PRIVATE rootdk_internal ${ARG_LIBRARIES} GTest::gtest GTest::gmock GTest::gtest_main)

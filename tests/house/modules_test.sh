@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# The compiler itself keeps the rooms apart: with the include directories of a room's target, a source that includes from
-# a folder that the room may not look into fails to compile, and the folders that it may look into are found.
-# usage: rooms_test.sh COMPILER SOURCE_DIR ROOM=DIRECTORY:DIRECTORY... ...   (the include directories of each room's target)
+# The compiler itself keeps the modules apart: with the include directories of a module's target, a source that includes from
+# a folder that the module may not include from fails to compile, and the folders that it may include from are found.
+# usage: modules_test.sh COMPILER SOURCE_DIR MODULE=DIRECTORY:DIRECTORY... ...   (the include directories of each module's target)
 set -euo pipefail
 compiler=$1 source=$2
 shift 2
 
-# What each room may include besides its own headers and the public ones: the table of ARCHITECTURE.md.
+# What each module may include besides its own headers and the public ones: the table of ARCHITECTURE.md.
 declare -A may_include=(
   [core]="" [reference]="core" [cpu]="core" [cuda]="core" [dispatch]="core" [c_api]="core dispatch"
   [layers]="core dispatch" [models]="core dispatch layers" [lab]="core dispatch layers models"
@@ -23,12 +23,12 @@ fail() {
 }
 
 for argument in "$@"; do
-  room=${argument%%=*}
-  [ -n "${may_include[$room]+known}" ] || { echo "$room is a room that this test does not know"; exit 1; }
+  module=${argument%%=*}
+  [ -n "${may_include[$module]+known}" ] || { echo "$module is a module that this test does not know"; exit 1; }
   IFS=: read -ra directories <<<"${argument#*=}"
   compile=("$compiler" -std=c++20 -fsyntax-only "${directories[@]/#/-I}")
 
-  # Headers may need more than the room to compile (CUDA's, for one); that they are found is what is asked.
+  # Headers may need more than the module to compile (CUDA's, for one); that they are found is what is asked.
   found=$work/found.cpp
   : >"$found"
   for folder in "$source"/src/*/; do
@@ -36,18 +36,18 @@ for argument in "$@"; do
     header=$(cd "$source/src" && find "$folder" -name '*.h' | LC_ALL=C sort | head -n 1)
     [ -n "$header" ] || continue
     tried=$((tried + 1))
-    if [[ " $room ${may_include[$room]} " == *" $folder "* ]]; then
+    if [[ " $module ${may_include[$module]} " == *" $folder "* ]]; then
       printf '#if !__has_include("%s")\n#error "not found"\n#endif\n' "$header" >>"$found"
     else
       printf '#include "%s"\n' "$header" >"$work/forbidden.cpp"
       if "${compile[@]}" "$work/forbidden.cpp" 2>"$work/log"; then
-        fail "$room may not include $header, but it compiles"
+        fail "$module may not include $header, but it compiles"
       elif ! grep -q "$header" "$work/log"; then
-        fail "$room: including $header fails for another reason"
+        fail "$module: including $header fails for another reason"
       fi
     fi
   done
-  "${compile[@]}" "$found" 2>"$work/log" || fail "$room does not find every folder that it may include from"
+  "${compile[@]}" "$found" 2>"$work/log" || fail "$module does not find every folder that it may include from"
 done
 echo "$tried includes tried, $failures wrong"
 [ "$tried" -ge 90 ] && [ "$failures" -eq 0 ]

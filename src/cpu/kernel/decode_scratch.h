@@ -1,0 +1,61 @@
+#pragma once
+
+// The working memory of a decode kernel. Included once per target: internal linkage.
+
+#include "cpu/kernel/decode_tile.h"
+
+namespace rootdk::cpu {
+namespace {
+
+template <class Product>
+struct DecodeScratch {
+  using Element = typename Product::Element;
+  using Weight = typename Product::Weight;
+  using Query = typename Product::Query;
+  static constexpr int kTileKeys = Product::Lanes::kTileKeys;
+
+  static size_t bytes(int head_dim, int value_dim, int rows) {
+    DecodeScratch measure;
+    return measure.place(head_dim, value_dim, (rows + kRowBlock - 1) / kRowBlock);
+  }
+
+  DecodeScratch(void* memory, int head_dim, int value_dim, int blocks) : memory_(static_cast<unsigned char*>(memory)) {
+    place(head_dim, value_dim, blocks);
+  }
+
+  float* scores;          // [kRowBlock, kTileKeys]; then the weights in f32
+  Weight* weights;        // [planes, kRowBlock, kTileKeys]
+  Query* queries;         // [row blocks]
+  unsigned char* packed;  // [row blocks, packed_stride]
+  size_t packed_stride;
+  Element* values;  // [kTileKeys, value_dim]: of a tile with some keys left out
+  float* out;       // [kRowBlock, out_stride]
+
+ private:
+  DecodeScratch() = default;
+
+  static constexpr size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+  size_t place(int head_dim, int value_dim, int blocks) {
+    size_t used = 0;
+    auto take = [&](size_t bytes) {
+      unsigned char* taken = memory_ ? memory_ + used : nullptr;
+      used += aligned(bytes);
+      return taken;
+    };
+    const auto count = static_cast<size_t>(blocks), columns = static_cast<size_t>(value_dim);
+    packed_stride = aligned(Product::query_bytes(head_dim));
+    scores = reinterpret_cast<float*>(take(sizeof(float) * kRowBlock * kTileKeys));
+    weights = reinterpret_cast<Weight*>(take(sizeof(Weight) * Product::kWeightPlanes * kRowBlock * kTileKeys));
+    queries = reinterpret_cast<Query*>(take(sizeof(Query) * count));
+    packed = take(packed_stride * count);
+    values = reinterpret_cast<Element*>(take(sizeof(Element) * kTileKeys * columns));
+    out = reinterpret_cast<float*>(take(sizeof(float) * kRowBlock * aligned(columns)));
+    return used;
+  }
+
+  unsigned char* memory_ = nullptr;
+};
+
+}  // namespace
+}  // namespace rootdk::cpu

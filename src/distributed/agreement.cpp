@@ -1,0 +1,176 @@
+#include "distributed/agreement.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <sstream>
+
+#include "core/check.h"
+
+namespace rootdk::distributed {
+namespace {
+
+// What one rank says, as it travels.
+struct Statement {
+  static constexpr std::size_t kEntries = 48, kText = 512, kName = 24;
+  struct Entry {
+    char name[kName];
+    std::int64_t bits;
+    std::int64_t is_double;
+  };
+
+  std::int64_t kind;  // of its error; -1: none
+  std::int64_t count;
+  Entry entries[kEntries];
+  char text[kText];
+};
+
+constexpr std::uint64_t kHashStart = 1469598103934665603u;
+
+std::uint64_t hash(std::uint64_t so_far, const void* data, std::size_t bytes) {
+  const auto* byte = static_cast<const unsigned char*>(data);
+  for (std::size_t i = 0; i < bytes; ++i) so_far = (so_far ^ byte[i]) * 1099511628211u;
+  return so_far;
+}
+
+void copy_text(char* to, std::size_t room, std::string_view text) {
+  const std::size_t length = std::min(room - 1, text.size());
+  std::memcpy(to, text.data(), length);
+  to[length] = '\0';
+}
+
+Statement statement_of(const Request& request) {
+  Statement statement{};
+  statement.kind = -1;
+  require(request.entries().size() <= Statement::kEntries, ErrorKind::internal, "agreement: ", request.entries().size(),
+          " entries are more than ", Statement::kEntries);
+  for (const Request::Entry& entry : request.entries()) {
+    Statement::Entry& to = statement.entries[statement.count++];
+    copy_text(to.name, Statement::kName, entry.name);
+    to.bits = entry.bits;
+    to.is_double = entry.is_double;
+  }
+  return statement;
+}
+
+std::string value_of(const Statement::Entry& entry) {
+  std::ostringstream text;
+  if (entry.is_double) {
+    text << std::bit_cast<double>(entry.bits);
+  } else {
+    text << entry.bits;
+  }
+  return text.str();
+}
+
+void compare(std::string_view operation, const Statement& a, int rank_a, const Statement& b, int rank_b) {
+  for (std::int64_t i = 0; i < std::max(a.count, b.count); ++i) {
+    const Statement::Entry &x = a.entries[i], &y = b.entries[i];
+    require(std::strcmp(x.name, y.name) == 0, operation, ": rank ", rank_a, " and rank ", rank_b,
+            " make different calls (", x.name, ", ", y.name, ")");
+    require(x.bits == y.bits, operation, ": ", x.name, " is ", value_of(x), " on rank ", rank_a, " but ", value_of(y),
+            " on rank ", rank_b);
+  }
+}
+
+}  // namespace
+
+void Request::add(std::string_view name, std::int64_t value) {
+  entries_.push_back({.name = std::string(name), .bits = value, .is_double = false});
+}
+
+void Request::add(std::string_view name, double value) {
+  entries_.push_back({.name = std::string(name), .bits = std::bit_cast<std::int64_t>(value), .is_double = true});
+}
+
+void Request::add(std::string_view name, const Shares& shares) {
+  std::uint64_t sum = kHashStart;
+  for (const auto& share : shares) {
+    sum = hash(sum, share.data(), share.size() * sizeof(RowRange));
+    const std::size_t count = share.size();
+    sum = hash(sum, &count, sizeof count);
+  }
+  add(name, static_cast<std::int64_t>(sum));
+}
+
+void Request::add(std::string_view name, const ConstTensorView& values) {
+  if (!values.defined()) return add(name, std::int64_t{0});
+  std::uint64_t sum = kHashStart;
+  const auto element = static_cast<std::int64_t>(size_of(values.dtype));
+  const auto* data = static_cast<const std::byte*>(values.data);
+  const std::int64_t rows = values.rank > 1 ? values.size(0) : 1, columns = values.size(values.rank - 1);
+  for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t c = 0; c < columns; ++c) {
+      const std::int64_t at = (values.rank > 1 ? r * values.stride(0) : 0) + c * values.stride(values.rank - 1);
+      sum = hash(sum, data + at * element, static_cast<std::size_t>(element));
+    }
+  }
+  add(name, static_cast<std::int64_t>(sum));
+}
+
+void agree(std::string_view operation, Transport& transport, double timeout_seconds,
+           const std::function<void(Request&)>& check) {
+  Statement own{};
+  try {
+    Request request;
+    check(request);
+    own = statement_of(request);
+  } catch (const Error& error) {
+    own = {};
+    own.kind = static_cast<std::int64_t>(error.kind());
+    copy_text(own.text, Statement::kText, error.what());
+  }
+  const auto ranks = static_cast<std::size_t>(transport.size());
+  if (ranks > 1) {
+    const std::vector<Statement> sent(ranks, own);
+    std::vector<Statement> all(ranks);
+    const std::vector<std::size_t> bytes(ranks, sizeof(Statement));
+    transport.all_to_all(sent.data(), bytes, all.data(), bytes, timeout_seconds > 0 ? timeout_seconds : 300);
+    if (own.kind < 0) {
+      for (std::size_t r = 0; r < ranks; ++r) {
+        require(all[r].kind < 0, static_cast<ErrorKind>(all[r].kind), "rank ", r, ": ", all[r].text);
+      }
+      for (std::size_t r = 1; r < ranks; ++r) compare(operation, all[0], 0, all[r], static_cast<int>(r));
+    }
+  }
+  if (own.kind >= 0) fail(static_cast<ErrorKind>(own.kind), own.text);
+}
+
+void add_whole(Request& request, const Whole& whole, const DistributedParams& distributed,
+               const AttentionParams& params, DType dtype) {
+  const AttentionShape& s = whole.shape;
+  request.add("dtype", static_cast<std::int64_t>(dtype));
+  request.add("batch", s.batch);
+  request.add("heads", s.heads);
+  request.add("kv_heads", s.kv_heads);
+  request.add("head_dim", s.head_dim);
+  request.add("value_dim", s.value_dim);
+  request.add("q_len", s.q_len);
+  request.add("kv_len", s.kv_len);
+  request.add("key_chunk", distributed.key_chunk);
+  request.add("query_block", distributed.query_block);
+  request.add("scheme", static_cast<std::int64_t>(distributed.scheme));
+  request.add("shares of queries", distributed.queries);
+  request.add("shares of keys", distributed.keys);
+  request.add("score", static_cast<std::int64_t>(params.score));
+  request.add("scale", params.logits.scale.factor(s.head_dim));
+  request.add("temperature", params.logits.temperature);
+  request.add("softcap", params.logits.softcap);
+  request.add("relative_zero", params.logits.relative_zero);
+  request.add("relative_table", params.logits.relative_table);
+  request.add("alibi_slopes", params.logits.alibi_slopes);
+  request.add("sinks", params.logits.sinks);
+  request.add("additive_v", params.additive_v);
+  request.add("causal", static_cast<std::int64_t>(params.causal));
+  request.add("window_left", params.window_left);
+  request.add("window_right", params.window_right);
+  request.add("kv_lengths", params.kv_lengths);
+  request.add("q_starts", params.q_starts);
+  request.add("kv_starts", params.kv_starts);
+  request.add("dropout", params.dropout);
+  request.add("seed", static_cast<std::int64_t>(params.seed));
+  request.add("mask given", static_cast<std::int64_t>(params.mask.defined()));
+  request.add("bias given", static_cast<std::int64_t>(params.bias.defined()));
+}
+
+}  // namespace rootdk::distributed

@@ -1,0 +1,291 @@
+#include "distributed/stream.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "core/check.h"
+#include "core/immortal.h"
+
+namespace rootdk::distributed {
+namespace {
+
+constexpr std::chrono::microseconds kProgressEvery{100};
+
+std::int64_t width_bytes(const ConstTensorView& view) {
+  return view.size(3) * static_cast<std::int64_t>(size_of(view.dtype));
+}
+
+// rows of [batch, heads, rows, width] from one tensor into another.
+void copy_rows(const ConstTensorView& from, std::byte* to, std::int64_t to_rows, std::int64_t to_first) {
+  const auto element = static_cast<std::int64_t>(size_of(from.dtype)), width = width_bytes(from);
+  for (std::int64_t b = 0; b < from.size(0); ++b) {
+    for (std::int64_t h = 0; h < from.size(1); ++h) {
+      std::byte* out = to + ((b * from.size(1) + h) * to_rows + to_first) * width;
+      for (std::int64_t i = 0; i < from.size(2); ++i, out += width) {
+        const std::int64_t at = b * from.stride(0) + h * from.stride(1) + i * from.stride(2);
+        std::memcpy(out, static_cast<const std::byte*>(from.data) + at * element, static_cast<std::size_t>(width));
+      }
+    }
+  }
+}
+
+struct Stopped {};
+
+// Memory that a transfer may still write to after a failure. It stays until the process ends.
+void keep_for_ever(std::vector<std::unique_ptr<std::byte[]>> memory) {
+  struct Kept {
+    std::mutex mutex;
+    std::vector<std::unique_ptr<std::byte[]>> memory;
+  };
+  static Kept& kept = *new Kept;
+  const std::lock_guard lock(kept.mutex);
+  for (auto& one : memory) kept.memory.push_back(std::move(one));
+}
+
+}  // namespace
+
+Stream::Stream(Transport& transport, std::vector<StreamItem> items, std::vector<ConstTensorView> tensors,
+               std::int64_t capacity, double timeout_seconds)
+    : transport_(transport),
+      items_(std::move(items)),
+      tensors_(std::move(tensors)),
+      capacity_(static_cast<std::size_t>(capacity)),
+      timeout_seconds_(timeout_seconds) {
+  make_hops();
+}
+
+Stream::~Stream() {
+  std::vector<std::unique_ptr<std::byte[]>> open;
+  for (Hop& hop : hops_) {
+    if ((hop.receive || hop.send) && hop.memory.data) open.push_back(std::move(hop.memory.data));
+  }
+  if (!open.empty()) keep_for_ever(std::move(open));
+}
+
+void Stream::make_hops() {
+  const int here = transport_.rank();
+  arrival_of_item_.assign(items_.size(), -1);
+  for (std::size_t i = 0; i < items_.size(); ++i) {
+    for (const StreamPart& part : items_[i].parts) {
+      const auto at = std::find(part.route.begin(), part.route.end(), here);
+      const bool starts = part.owner == here && !part.route.empty();
+      if (!starts && at == part.route.end()) continue;
+      Hop hop{.part = &part};
+      if (starts) {
+        hop.to = part.route.front();
+      } else {
+        hop.from = at == part.route.begin() ? part.owner : *(at - 1);
+        hop.to = at + 1 == part.route.end() ? -1 : *(at + 1);
+      }
+      if (arrival_of_item_[i] < 0) {
+        arrival_of_item_[i] = static_cast<std::ptrdiff_t>(arrivals_.size());
+        arrivals_.push_back({.item = i, .consumed = !items_[i].needed_here});
+      }
+      hop.arrival = static_cast<std::size_t>(arrival_of_item_[i]);
+      Arrival& arrival = arrivals_[hop.arrival];
+      arrival.hops.push_back(hops_.size());
+      arrival.missing += hop.from >= 0;
+      hops_.push_back(std::move(hop));
+    }
+  }
+}
+
+std::size_t Stream::row_bytes() const {
+  std::int64_t bytes = 0;
+  for (const ConstTensorView& view : tensors_) bytes += view.size(0) * view.size(1) * width_bytes(view);
+  return static_cast<std::size_t>(bytes);
+}
+
+Stream::Memory Stream::take(std::size_t bytes) {
+  Memory memory{std::make_unique_for_overwrite<std::byte[]>(bytes), bytes};
+  const std::lock_guard lock(mutex_);
+  bytes_ += bytes;
+  peak_bytes_ = std::max(peak_bytes_, bytes_);
+  return memory;
+}
+
+void Stream::give_back(Memory& memory) {
+  if (!memory.data) return;
+  memory.data.reset();
+  const std::lock_guard lock(mutex_);
+  bytes_ -= memory.bytes;
+}
+
+std::vector<ConstTensorView> Stream::local_views(const StreamPart& part) const {
+  std::vector<ConstTensorView> views;
+  for (const ConstTensorView& view : tensors_) views.push_back(view.slice(2, part.local, part.local + part.rows));
+  return views;
+}
+
+// The tensors of `rows` rows, one after another in contiguous memory.
+std::vector<ConstTensorView> Stream::views_of(const std::byte* data, std::int64_t rows) const {
+  std::vector<ConstTensorView> views;
+  for (const ConstTensorView& tensor : tensors_) {
+    const std::int64_t shape[] = {tensor.size(0), tensor.size(1), rows, tensor.size(3)};
+    views.emplace_back(static_cast<const void*>(data), tensor.dtype, std::span<const std::int64_t>(shape));
+    data += tensor.size(0) * tensor.size(1) * rows * width_bytes(tensor);
+  }
+  return views;
+}
+
+void Stream::place(const StreamPart& part, const std::vector<ConstTensorView>& from, std::byte* item,
+                   std::int64_t item_rows) const {
+  for (const ConstTensorView& view : from) {
+    copy_rows(view, item, item_rows, part.offset);
+    item += view.size(0) * view.size(1) * item_rows * width_bytes(view);
+  }
+}
+
+void Stream::pack(const StreamPart& part, std::byte* to) const {
+  StreamPart alone = part;
+  alone.offset = 0;
+  place(alone, local_views(part), to, part.rows);
+}
+
+// --- the thread that transfers ------------------------------------------------------------------------------------
+
+// Posts happen in order of the hops, receives in issue() and sends in finish(): messages of a pair of ranks meet in the
+// order in which both see them.
+void Stream::issue(Hop& hop) {
+  hop.memory = take(row_bytes() * static_cast<std::size_t>(hop.part->rows));
+  if (hop.from >= 0) {
+    hop.receive = transport_.post_receive(hop.from, hop.memory.data.get(), hop.memory.bytes);
+  } else {
+    pack(*hop.part, hop.memory.data.get());
+  }
+}
+
+void Stream::finish(Hop& hop) {
+  if (hop.from >= 0) {
+    transport_.wait(hop.receive, timeout_seconds_);
+    hop.receive = 0;
+  }
+  if (hop.to >= 0) hop.send = transport_.post_send(hop.to, hop.memory.data.get(), hop.memory.bytes);
+  if (hop.from < 0) return;
+  const std::lock_guard lock(mutex_);
+  --arrivals_[hop.arrival].missing;
+  changed_.notify_all();
+}
+
+bool Stream::is_consumed(std::size_t arrival) {
+  const std::lock_guard lock(mutex_);
+  return arrivals_[arrival].consumed;
+}
+
+void Stream::check_stopped() {
+  const std::lock_guard lock(mutex_);
+  if (stopped_) throw Stopped();
+}
+
+void Stream::wait_consumed(std::size_t arrival) {
+  while (true) {
+    {
+      std::unique_lock lock(mutex_);
+      if (stopped_) throw Stopped();
+      if (changed_.wait_for(lock, kProgressEvery, [&] { return arrivals_[arrival].consumed || stopped_; })) {
+        if (stopped_) throw Stopped();
+        return;
+      }
+    }
+    transport_.progress();
+  }
+}
+
+void Stream::release(std::size_t arrival) {
+  for (const std::size_t h : arrivals_[arrival].hops) {
+    if (hops_[h].send) transport_.wait(hops_[h].send, timeout_seconds_);
+    hops_[h].send = 0;
+    give_back(hops_[h].memory);
+  }
+}
+
+void Stream::transfer_all() {
+  std::size_t issued = 0, finished = 0, released = 0;
+  while (finished < hops_.size()) {
+    check_stopped();
+    while (issued < hops_.size() && hops_[issued].arrival < released + capacity_) issue(hops_[issued++]);
+    if (finished < issued) {
+      finish(hops_[finished++]);
+    } else {
+      wait_consumed(released);
+      release(released++);
+    }
+    while (released < arrivals_.size() && arrivals_[released].hops.back() < finished && is_consumed(released) &&
+           issued < hops_.size()) {
+      release(released++);
+    }
+  }
+  for (; released < arrivals_.size(); ++released) {
+    wait_consumed(released);
+    release(released);
+  }
+}
+
+void Stream::transfer() {
+  try {
+    transfer_all();
+  } catch (const Stopped&) {
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    failure_ = std::current_exception();
+    changed_.notify_all();
+  }
+}
+
+// --- the caller's thread ------------------------------------------------------------------------------------------
+
+void Stream::use_item(std::size_t i, const Use& use) {
+  const StreamItem& item = items_[i];
+  Arrival* arrival = arrival_of_item_[i] < 0 ? nullptr : &arrivals_[static_cast<std::size_t>(arrival_of_item_[i])];
+  if (arrival) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return arrival->missing == 0 || failure_; });
+    if (arrival->missing) std::rethrow_exception(failure_);
+  }
+  const int here = transport_.rank();
+  auto memory_of = [&](const StreamPart& part) -> const std::byte* {
+    for (const std::size_t h : arrival->hops) {
+      if (hops_[h].part == &part) return hops_[h].memory.data.get();
+    }
+    fail(ErrorKind::internal, "stream: a part did not arrive");
+  };
+  auto views = [&](const StreamPart& part) {
+    return part.owner == here ? local_views(part) : views_of(memory_of(part), part.rows);
+  };
+  if (item.parts.size() == 1) {
+    use(item.run, views(item.parts[0]));
+  } else {
+    Memory whole = take(row_bytes() * static_cast<std::size_t>(item.run.rows()));
+    for (const StreamPart& part : item.parts) place(part, views(part), whole.data.get(), item.run.rows());
+    use(item.run, views_of(whole.data.get(), item.run.rows()));
+    give_back(whole);
+  }
+  if (!arrival) return;
+  const std::lock_guard lock(mutex_);
+  arrival->consumed = true;
+  changed_.notify_all();
+}
+
+void Stream::run(const Use& use) {
+  std::thread thread;
+  if (!hops_.empty()) thread = std::thread([this] { transfer(); });
+  try {
+    for (std::size_t i = 0; i < items_.size(); ++i) {
+      if (items_[i].needed_here) use_item(i, use);
+    }
+  } catch (...) {
+    {
+      const std::lock_guard lock(mutex_);
+      stopped_ = true;
+      changed_.notify_all();
+    }
+    if (thread.joinable()) thread.join();
+    throw;
+  }
+  if (thread.joinable()) thread.join();
+  if (failure_) std::rethrow_exception(failure_);
+}
+
+}  // namespace rootdk::distributed

@@ -1,0 +1,151 @@
+#include "distributed/tile.h"
+
+#include <algorithm>
+
+#include "core/logit_check.h"
+#include "core/strided.h"
+#include "dispatch/choose.h"
+
+namespace rootdk::distributed {
+namespace {
+
+template <class View>
+View one_head(const View& view, std::int64_t batch, std::int64_t head) {
+  return view.slice(0, batch, batch + 1).slice(1, head, head + 1);
+}
+
+// The part of a mask or a bias, [batch, heads, rows here, kv_len] with sizes that may be 1.
+ConstTensorView part_of(ConstTensorView view, const TilePlace& place, std::int64_t keys) {
+  const std::int64_t begins[] = {place.batch, place.head, place.local_query, place.keys.begin};
+  const std::int64_t sizes[] = {1, 1, place.queries.rows(), keys};
+  for (int d = 0; d < 4; ++d) {
+    if (view.size(d) == 1) continue;
+    view = view.slice(d, begins[d], begins[d] + sizes[d]);
+  }
+  return view;
+}
+
+ConstTensorView row_of(const ConstTensorView& view, std::int64_t head) {
+  if (!view.defined()) return view;
+  return view.size(0) == 1 ? view : view.slice(0, head, head + 1);
+}
+
+}  // namespace
+
+ConstTensorView head_of(const ConstTensorView& view, std::int64_t batch, std::int64_t head) {
+  return one_head(view, batch, head);
+}
+TensorView head_of(const TensorView& view, std::int64_t batch, std::int64_t head) {
+  return one_head(view, batch, head);
+}
+
+Tiles::Tiles(const Whole& whole, const AttentionParams& params, const Execution& execution, DType dtype)
+    : whole_(whole),
+      params_(params),
+      execution_(execution),
+      logit_scale_(checked_logit_scale("distributed_attention", params.logits, whole.shape.head_dim, dtype)),
+      dropout_(DropoutRule::make(params.dropout, params.seed)) {
+  execution_.cpu.executor = &shared_executor(1);
+  execution_.cpu.workspace_limit = 0;
+  // One kernel for all tiles, asked for with the largest.
+  TilePlace place;
+  place.queries.end = whole.query_block;
+  place.keys.end = whole.key_chunk;
+  ConstTensorView any;
+  any.dtype = dtype;
+  any.rank = 4;
+  ForwardCall forward{};
+  forward.q = forward.k = forward.v = any;
+  forward.params.score = params.score;
+  forward.execution = execution_;
+  forward.shape = shape_at(place, whole.key_chunk);
+  forward.dropout = dropout_;
+  forward_ = dispatch::choose("distributed_attention", forward);
+  BackwardCall backward{};
+  backward.saved.q = backward.saved.k = backward.saved.v = any;
+  backward.params.score = params.score;
+  backward.execution = execution_;
+  backward.shape = forward.shape;
+  backward.dropout = dropout_;
+  backward_ = dispatch::choose("distributed_attention_backward", backward);
+}
+
+std::int64_t Tiles::visible(const TilePlace& place) const {
+  if (!params_.kv_lengths.defined()) return place.keys.rows();
+  const std::int64_t length = read<std::int32_t, 1>(params_.kv_lengths)(place.batch);
+  return std::clamp<std::int64_t>(length - place.keys.begin, 0, place.keys.rows());
+}
+
+AttentionShape Tiles::shape_at(const TilePlace& place, std::int64_t keys) const {
+  AttentionShape shape{.batch = 1,
+                       .heads = 1,
+                       .kv_heads = 1,
+                       .q_len = place.queries.rows(),
+                       .kv_len = keys,
+                       .head_dim = whole_.shape.head_dim,
+                       .value_dim = whole_.shape.value_dim};
+  const std::int64_t position =
+      whole_.sequences.empty() ? 0 : whole_.sequence_of(place.queries).position(place.queries.begin);
+  shape.origin = {.is_tile = true,
+                  .sequence = whole_.packed ? place.queries.sequence : place.batch,
+                  .head = place.head,
+                  .query = place.queries.begin,
+                  .key = place.keys.begin,
+                  .first_position = position - place.keys.begin};
+  return shape;
+}
+
+AttentionParams Tiles::params_at(const TilePlace& place, std::int64_t keys, bool sinks) const {
+  AttentionParams params;
+  params.score = params_.score;
+  params.logits = params_.logits;
+  params.logits.relative_table = row_of(params_.logits.relative_table, place.head);
+  params.logits.alibi_slopes = row_of(params_.logits.alibi_slopes, place.head);
+  params.logits.sinks = sinks ? row_of(params_.logits.sinks, place.head) : ConstTensorView();
+  params.additive_v = row_of(params_.additive_v, place.head);
+  params.causal = params_.causal;
+  params.window_left = params_.window_left;
+  params.window_right = params_.window_right;
+  if (params_.mask.defined()) params.mask = part_of(params_.mask, place, keys);
+  if (params_.bias.defined()) params.bias = part_of(params_.bias, place, keys);
+  params.dropout = params_.dropout;
+  params.seed = params_.seed;
+  return params;
+}
+
+void Tiles::forward(const TilePlace& place, const ConstTensorView& q, const ConstTensorView& k,
+                    const ConstTensorView& v, const TensorView& out, const AttentionStats& stats) const {
+  const std::int64_t keys = visible(place);
+  ForwardCall call{.q = q,
+                   .k = k.slice(2, 0, keys),
+                   .v = v.slice(2, 0, keys),
+                   .out = out,
+                   .params = params_at(place, keys, false),
+                   .stats = stats,
+                   .execution = execution_,
+                   .shape = shape_at(place, keys),
+                   .logit_scale = logit_scale_,
+                   .dropout = dropout_};
+  forward_.run(call);
+}
+
+void Tiles::backward(const TilePlace& place, const AttentionSaved& saved, const AttentionUpstream& upstream,
+                     const AttentionGradients& gradients) const {
+  const std::int64_t keys = visible(place);
+  BackwardCall call{.saved = saved,
+                    .upstream = upstream,
+                    .gradients = gradients,
+                    .params = params_at(place, keys, true),
+                    .execution = execution_,
+                    .shape = shape_at(place, keys),
+                    .logit_scale = logit_scale_,
+                    .dropout = dropout_};
+  call.saved.k = saved.k.slice(2, 0, keys);
+  call.saved.v = saved.v.slice(2, 0, keys);
+  for (TensorView* gradient : {&call.gradients.k, &call.gradients.v, &call.gradients.column_mass}) {
+    if (gradient->defined()) *gradient = gradient->slice(2, 0, keys);
+  }
+  backward_.run(call);
+}
+
+}  // namespace rootdk::distributed

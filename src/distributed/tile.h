@@ -1,0 +1,48 @@
+#pragma once
+
+// One tile: a head, a block of queries (or some rows of one), a chunk of keys (or some keys of one), on the kernels of
+// attention(). Its bits depend on nothing else.
+
+#include "core/implementation.h"
+#include "distributed/whole.h"
+
+namespace rootdk::distributed {
+
+// Where a tile lies: its head and batch entry count in the whole.
+struct TilePlace {
+  std::int64_t batch = 0, head = 0;
+  Run queries{}, keys{};
+  std::int64_t local_query = 0;  // first row in tensors that have this rank's rows: mask and bias
+};
+
+// Views of one batch entry and one head: [1, 1, rows, width].
+ConstTensorView head_of(const ConstTensorView& view, std::int64_t batch, std::int64_t head);
+TensorView head_of(const TensorView& view, std::int64_t batch, std::int64_t head);
+
+class Tiles {
+ public:
+  Tiles(const Whole& whole, const AttentionParams& params, const Execution& execution, DType dtype);
+
+  // Keys of the tile that the batch entry has.
+  std::int64_t visible(const TilePlace& place) const;
+  // out and statistics are those of the tile alone, with no sink; out is f32 where q has 16 bits.
+  void forward(const TilePlace& place, const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
+               const TensorView& out, const AttentionStats& stats) const;
+  // saved and upstream are those of the whole rows. Gradients are f32 where q has 16 bits.
+  void backward(const TilePlace& place, const AttentionSaved& saved, const AttentionUpstream& upstream,
+                const AttentionGradients& gradients) const;
+
+ private:
+  AttentionParams params_at(const TilePlace& place, std::int64_t keys, bool sinks) const;
+  AttentionShape shape_at(const TilePlace& place, std::int64_t keys) const;
+
+  const Whole& whole_;
+  AttentionParams params_;
+  Execution execution_;
+  double logit_scale_ = 1;
+  DropoutRule dropout_;
+  Answer<ForwardCall> forward_;
+  Answer<BackwardCall> backward_;
+};
+
+}  // namespace rootdk::distributed

@@ -1,0 +1,79 @@
+#pragma once
+
+// The whole call, as every rank sees it: its sequences, how they are cut, and which keys which queries see.
+
+#include <cstdint>
+#include <vector>
+
+#include "core/attention_call.h"
+#include "rootdk/distributed.h"
+
+namespace rootdk::distributed {
+
+// One sequence of the whole: a batch entry's (all entries alike), or one of several that are packed.
+struct Sequence {
+  std::int64_t q_begin = 0, q_len = 0;
+  std::int64_t kv_begin = 0, kv_len = 0;
+
+  std::int64_t position(std::int64_t i) const { return i + (kv_len - q_len); }
+};
+
+// Rows of one sequence, counted inside it: a block of queries or a chunk of keys, or some rows of one.
+struct Run {
+  std::int64_t sequence = 0;
+  std::int64_t begin = 0, end = 0;
+
+  std::int64_t rows() const { return end - begin; }
+};
+
+// A run that lies on some rank, and its first row in the tensors there.
+struct LocalRun {
+  Run run{};
+  std::int64_t local = 0;
+};
+
+struct Whole {
+  AttentionShape shape{};  // of the whole; packed: batch is 1 and lengths are totals
+  bool packed = false;
+  KeyWindow window{};
+  std::int64_t visible_keys = 0;  // the largest of kv_lengths, or kv_len
+  std::int64_t key_chunk = 0, query_block = 0;
+  std::vector<Sequence> sequences{};
+
+  const Sequence& sequence_of(const Run& run) const { return sequences[static_cast<std::size_t>(run.sequence)]; }
+  // Whether any of the queries sees any of the keys, by causal, window and length.
+  bool sees(const Run& queries, const Run& keys) const;
+
+  std::vector<Run> query_blocks() const;  // in order of position
+  std::vector<Run> key_chunks() const;
+};
+
+// What a call passes; checks what concerns the whole, and throws with the values.
+Whole describe_whole(std::string_view operation, const AttentionShape& shape, const DistributedParams& distributed,
+                     const AttentionParams& params);
+
+// The rows of one rank, found by their number in the whole.
+class RowMap {
+ public:
+  explicit RowMap(const std::vector<RowRange>& ranges);
+  std::int64_t rows() const { return rows_; }
+
+  struct Found {
+    std::int64_t begin = 0, end = 0;  // in the whole
+    std::int64_t local = 0;
+  };
+  // What of [begin, end) is here, in order of position.
+  std::vector<Found> within(std::int64_t begin, std::int64_t end) const;
+
+ private:
+  std::vector<Found> runs_;  // sorted
+  std::int64_t rows_ = 0;
+};
+
+std::vector<RowMap> row_maps(const Shares& shares);
+
+enum class Side { queries, keys };
+// The blocks or chunks of the whole, as far as they lie on a rank, in order of position.
+std::vector<LocalRun> local_runs(const Whole& whole, const RowMap& rows, Side side);
+
+}  // namespace rootdk::distributed

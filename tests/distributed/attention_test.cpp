@@ -1,0 +1,174 @@
+// The same bits for any number of ranks, any shares and any scheme; and the values of attention().
+
+#include <gtest/gtest.h>
+
+#include "distributed/ranks.h"
+
+namespace rootdk::test {
+namespace {
+
+struct Sizes {
+  std::int64_t batch = 1, heads = 2, kv_heads = 2, q_len = 150, kv_len = 150, head_dim = 16, value_dim = 16;
+  DType dtype = DType::f32;
+};
+
+AttentionCase make_case(const std::string& name, const Sizes& s, const AttentionParams& scalars = {}) {
+  AttentionCase c;
+  c.name = name;
+  c.dtype = s.dtype;
+  c.scalars = scalars;
+  c.q = DataTensor(random_tensor(s.dtype, {s.batch, s.heads, s.q_len, s.head_dim}, 1), false);
+  c.k = DataTensor(random_tensor(s.dtype, {s.batch, s.kv_heads, s.kv_len, s.head_dim}, 2), false);
+  c.v = DataTensor(random_tensor(s.dtype, {s.batch, s.kv_heads, s.kv_len, s.value_dim}, 3), false);
+  c.grad_out = DataTensor(random_tensor(s.dtype, {s.batch, s.heads, s.q_len, s.value_dim}, 4), false);
+  return c;
+}
+
+AttentionCase with_everything(DType dtype) {
+  AttentionCase c = make_case("GQA, window, softcap, ALiBi, sinks, dropout",
+                              {.heads = 4, .kv_heads = 2, .q_len = 203, .kv_len = 203, .dtype = dtype},
+                              {.causal = true, .window_left = 70, .dropout = 0.2, .seed = 5});
+  c.scalars.logits.softcap = 8;
+  c.alibi_slopes = random_tensor(c.small(), {4}, 7, 0.05);
+  c.sinks = random_tensor(c.small(), {4}, 8);
+  c.grad_lse = random_tensor(c.small(), {1, 4, 203}, 9);
+  c.grad_entropy = random_tensor(c.small(), {1, 4, 203}, 10);
+  return c;
+}
+
+AttentionCase packed(bool causal) {
+  AttentionCase c = make_case("packed", {.heads = 3, .kv_heads = 1, .q_len = 260, .kv_len = 260}, {.causal = causal});
+  c.q_starts = i32_tensor({0, 3, 3, 120, 131, 260});
+  c.kv_starts = i32_tensor({0, 3, 3, 120, 131, 260});
+  return c;
+}
+
+std::vector<AttentionCase> cases() {
+  std::vector<AttentionCase> all;
+  all.push_back(make_case("full", {}));
+  all.push_back(make_case("causal, batch 2", {.batch = 2}, {.causal = true}));
+  all.push_back(make_case("bf16 causal", {.head_dim = 32, .value_dim = 24, .dtype = DType::bf16}, {.causal = true}));
+  all.push_back(make_case("f64", {.q_len = 70, .kv_len = 70, .dtype = DType::f64}, {.causal = true}));
+  all.push_back(make_case("cross", {.q_len = 61, .kv_len = 190}));
+  all.push_back(make_case("cross causal, window both ways", {.q_len = 190, .kv_len = 170},
+                          {.causal = false, .window_left = 20, .window_right = 33}));
+  all.push_back(make_case("keys before all queries", {.q_len = 90, .kv_len = 40}, {.causal = true}));
+  all.push_back(with_everything(DType::f32));
+  all.push_back(with_everything(DType::f16));
+  all.push_back(packed(true));
+  all.push_back(packed(false));
+  AttentionCase lengths = make_case("key lengths, relative table", {.batch = 3, .q_len = 100, .kv_len = 100});
+  lengths.kv_lengths = i32_tensor({100, 0, 37});
+  lengths.relative_table = random_tensor(DType::f32, {2, 41}, 11);
+  lengths.scalars.logits.relative_zero = 20;
+  all.push_back(std::move(lengths));
+  AttentionCase cosine = make_case("cosine", {.q_len = 100, .kv_len = 100}, {.score = Score::cosine, .causal = true});
+  cosine.scalars.logits.scale = 5.0;
+  all.push_back(std::move(cosine));
+  AttentionCase additive = make_case("additive", {.q_len = 80, .kv_len = 80}, {.score = Score::additive});
+  additive.additive_v = random_tensor(DType::f32, {2, 16}, 12);
+  all.push_back(std::move(additive));
+  AttentionCase masked = make_case("mask and bias", {.q_len = 100, .kv_len = 130});
+  masked.mask = random_mask({1, 2, 100, 130}, 13, 0.6);
+  masked.bias = random_tensor(DType::f32, {1, 1, 100, 130}, 14);
+  all.push_back(std::move(masked));
+  return all;
+}
+
+DistributedParams cut(const AttentionCase& c, int ranks, const std::string& layout, Scheme scheme) {
+  const std::int64_t q_len = c.q.view().size(2), kv_len = c.k.view().size(2);
+  DistributedParams d{.scheme = scheme, .key_chunk = 32, .query_block = 48, .buffers = 2, .timeout_seconds = 60};
+  if (layout == "documents") {
+    d.queries = document_shares(c.q_starts, ranks, c.scalars.causal);
+  } else if (layout == "zigzag") {
+    d.queries = zigzag_shares(q_len, ranks);
+    d.keys = zigzag_shares(kv_len, ranks);
+  } else {
+    d.queries = contiguous_shares(q_len, ranks);
+    d.keys = contiguous_shares(kv_len, ranks);
+  }
+  return d;
+}
+
+TEST(DistributedAttention, SameBitsForAnyRanksSharesAndScheme) {
+  for (const AttentionCase& c : cases()) {
+    SCOPED_TRACE(c.name);
+    const Results one = run_threads(1, c, cut(c, 1, "contiguous", Scheme::automatic), true);
+    for (const int ranks : {2, 3, 4, 8}) {
+      for (const std::string layout : {"contiguous", "zigzag", "documents"}) {
+        if (layout == "documents" && !c.q_starts.defined()) continue;
+        for (const Scheme scheme : {Scheme::automatic, Scheme::ring, Scheme::gather, Scheme::heads}) {
+          if (scheme == Scheme::heads && c.mask.defined()) continue;
+          if (scheme == Scheme::automatic && ranks != 3) continue;
+          if (scheme == Scheme::gather && ranks == 8) continue;
+          const Results many = run_threads(ranks, c, cut(c, ranks, layout, scheme), true);
+          EXPECT_EQ(first_difference(one, many), "") << ranks << " ranks, " << layout << ", " << name_of(scheme);
+        }
+      }
+    }
+  }
+}
+
+TEST(DistributedAttention, ValuesOfTheReference) {
+  for (const AttentionCase& c : cases()) {
+    SCOPED_TRACE(c.name);
+    const AttentionCase exact = c.converted(DType::f64);
+    const Target reference{.name = "reference"};
+    const Results forward = run_forward(exact, reference);
+    const Results backward = run_backward(exact, forward, reference);
+    const Results here = run_threads(3, c, cut(c, 3, "zigzag", Scheme::ring), true);
+    const double tolerance = c.dtype == DType::f64 ? 1e-12 : size_of(c.dtype) == 2 ? 2e-2 : 2e-5;
+    for (const auto& [name, tensor] : here) {
+      const Tensor& expected = forward.contains(name) ? forward.at(name) : backward.at(name);
+      EXPECT_LT(difference(expected, convert(tensor, DType::f64)).relative(), tolerance) << name;
+    }
+  }
+}
+
+// A sequence of one chunk has the bits of attention() itself, wherever its rows are.
+TEST(DistributedAttention, OneChunkHasTheBitsOfAttention) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    AttentionCase c = make_case("one chunk", {.dtype = dtype}, {.causal = true, .dropout = 0.1, .seed = 3});
+    Tensor out(dtype, {1, 2, 150, 16}), lse(DType::f32, {1, 2, 150});
+    attention(c.q.view(), c.k.view(), c.v.view(), out, c.params(), {.lse = lse});
+    DistributedParams d = cut(c, 3, "zigzag", Scheme::ring);
+    d.key_chunk = 256;
+    const Results here = run_threads(3, c, d, false);
+    Results expected;
+    expected["out"] = std::move(out);
+    expected["lse"] = std::move(lse);
+    EXPECT_EQ(first_difference(expected, here), "");
+  }
+}
+
+TEST(DistributedAttention, MoreRanksThanRows) {
+  AttentionCase c = make_case("5 rows", {.q_len = 5, .kv_len = 5}, {.causal = true});
+  const Results one = run_threads(1, c, cut(c, 1, "contiguous", Scheme::ring), true);
+  for (const Scheme scheme : {Scheme::ring, Scheme::gather, Scheme::heads}) {
+    EXPECT_EQ(first_difference(one, run_threads(8, c, cut(c, 8, "zigzag", scheme), true)), "") << name_of(scheme);
+  }
+}
+
+TEST(MergeOverRanks, StatesOfACacheThatIsCut) {
+  AttentionCase c = make_case("decode", {.batch = 2, .q_len = 3, .kv_len = 200});
+  const Results whole = run_forward(c.converted(DType::f64), {.name = "reference"});
+  std::vector<Results> results(4);
+  const auto errors = errors_of_ranks(4, [&](Transport& transport) {
+    const std::int64_t first = 50 * transport.rank();
+    Tensor out(DType::f32, {2, 2, 3, 16}), lse(DType::f32, {2, 2, 3});
+    attention(c.q.view(), c.k.view().slice(2, first, first + 50), c.v.view().slice(2, first, first + 50), out, {},
+              {.lse = lse});
+    merge_over_ranks(transport, out, lse, 60);
+    Results& mine = results[static_cast<std::size_t>(transport.rank())];
+    mine["out"] = std::move(out);
+    mine["lse"] = std::move(lse);
+  });
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+  for (const Results& mine : results) EXPECT_EQ(first_difference(results[0], mine), "");
+  for (const char* name : {"out", "lse"}) {
+    EXPECT_LT(difference(whole.at(name), convert(results[0].at(name), DType::f64)).relative(), 1e-5) << name;
+  }
+}
+
+}  // namespace
+}  // namespace rootdk::test

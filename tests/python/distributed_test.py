@@ -1,0 +1,151 @@
+"""Attention over the ranks of a torch.distributed group: gloo, with processes of this machine."""
+
+import os
+import tempfile
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import torch.distributed as dist  # noqa: E402
+
+if not dist.is_available() or not dist.is_gloo_available():
+    pytest.skip("this PyTorch has no torch.distributed with gloo", allow_module_level=True)
+
+import torch.multiprocessing as processes  # noqa: E402
+
+import rootdk  # noqa: E402
+
+LENGTH = 333
+CUTS = dict(key_chunk=64, query_block=48, timeout=120.0)
+
+
+def whole():
+    torch.manual_seed(0)
+    q = torch.randn(1, 4, LENGTH, 32)
+    k, v = (torch.randn(1, 2, LENGTH, 32) for _ in range(2))
+    return q, k, v, torch.randn_like(q), torch.randn(4)
+
+
+def call(rows, options, **more):
+    """out, lse and the gradients of one rank."""
+    q, k, v, grad_out, sinks = whole()
+    q, k, v, grad_out = (rootdk.distributed.take(x, rows) for x in (q, k, v, grad_out))
+    q, k, v, sinks = (x.clone().requires_grad_() for x in (q, k, v, sinks))
+    result = rootdk.distributed.attention(q, k, v, stats=("lse", "max_logit"), sinks=sinks, **options, **CUTS, **more)
+    loss = (result.out * grad_out).sum() + result.lse.sum()
+    loss.backward()
+    return [x.detach() for x in (result.out, q.grad, k.grad, v.grad, result.lse, result.max_logit, sinks.grad)]
+
+
+CASES = [
+    dict(causal=True),
+    dict(causal=True, window=(60, 0), dropout=0.1, seed=3, softcap=9.0),
+    dict(causal=True, q_starts=[0, 5, 130, 131, LENGTH], kv_starts=[0, 5, 130, 131, LENGTH]),
+]
+
+
+def layout_of(options):
+    return "documents" if "q_starts" in options else "zigzag"
+
+
+def cut(options, ranks):
+    starts = options.get("q_starts")
+    return rootdk.distributed.shares(layout_of(options), LENGTH, ranks, starts=starts, causal=True)
+
+
+def compare(rank, ranks, folder):
+    for number, options in enumerate(CASES):
+        expected = torch.load(os.path.join(folder, f"one{number}.pt"))
+        rows = cut(options, ranks)[rank]
+        for scheme in ("ring", "heads", "automatic"):
+            actual = call(rows, options, shares=layout_of(options), scheme=scheme)
+            for i, (a, b) in enumerate(zip(expected, actual)):
+                a = a if i == 6 else rootdk.distributed.take(a, rows)
+                assert torch.equal(a, b), f"rank {rank} of {ranks}, case {number}, {scheme}, result {i}"
+
+
+def decode(rank, ranks, folder):
+    q, k, v, *_ = whole()
+    begin, end = rank * LENGTH // ranks, (rank + 1) * LENGTH // ranks
+    part = rootdk.attention(q[:, :, :1], k[:, :, begin:end], v[:, :, begin:end], stats="lse")
+    rootdk.distributed.merge_over_ranks(part.out, part.lse)
+    assert torch.allclose(part.out, rootdk.attention(q[:, :, :1], k, v), atol=1e-6)
+
+
+def disagree(rank, ranks, folder):
+    q = torch.zeros(1, 1, 10, 16 if rank else 8)
+    with pytest.raises(ValueError, match="head_dim is 8 on rank 0 but 16 on rank 1"):
+        rootdk.distributed.attention(q, q, q)
+
+
+def die(rank, ranks, folder):
+    if rank == 1:
+        os._exit(0)
+    q = torch.zeros(1, 1, 10, 8)
+    with pytest.raises((rootdk.DeviceError, RuntimeError)):
+        rows = rootdk.distributed.shares("contiguous", 10 * ranks, ranks)
+        rootdk.distributed.attention(q, q, q, shares=rows, timeout=20.0)
+
+
+def work(rank, ranks, body, folder):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method="file://" + os.path.join(folder, "meet"), rank=rank, world_size=ranks)
+    body(rank, ranks, folder)
+    os._exit(0)  # no goodbye: other ranks may have ended
+
+
+def run(ranks, body, prepare=lambda folder: None):
+    with tempfile.TemporaryDirectory() as folder:
+        prepare(folder)
+        processes.spawn(work, (ranks, body, folder), nprocs=ranks)
+
+
+def one_rank(rank, ranks, folder):
+    for number, options in enumerate(CASES):
+        torch.save(call([(0, LENGTH)], options, shares="contiguous"), os.path.join(folder, f"one{number}.pt"))
+
+
+def alone(folder):
+    processes.spawn(work, (1, one_rank, folder), nprocs=1)
+    os.path.exists(os.path.join(folder, "meet")) and os.remove(os.path.join(folder, "meet"))
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_the_same_bits_as_on_one_rank(ranks):
+    run(ranks, compare, alone)
+
+
+def test_values_are_those_of_attention():
+    with tempfile.TemporaryDirectory() as folder:
+        alone(folder)
+        out = torch.load(os.path.join(folder, "one0.pt"))[0]
+    q, k, v, _, sinks = whole()
+    assert torch.allclose(out, rootdk.attention(q, k, v, causal=True, sinks=sinks), atol=1e-5)
+
+
+def test_decoding_over_a_cache_that_is_cut():
+    run(3, decode)
+
+
+def test_ranks_that_disagree_get_the_values():
+    run(2, disagree)
+
+
+def test_a_rank_that_dies():
+    run(3, die)
+
+
+def test_without_a_group():
+    q = torch.zeros(1, 1, 10, 8)
+    with pytest.raises(RuntimeError, match="no process group"):
+        rootdk.distributed.attention(q, q, q)
+
+
+def test_shares():
+    assert rootdk.distributed.shares("zigzag", 8, 2) == [[(0, 2), (6, 8)], [(2, 4), (4, 6)]]
+    with pytest.raises(ValueError, match="layout is 'spiral'"):
+        rootdk.distributed.shares("spiral", 8, 2)
+    parts = rootdk.distributed.shares("documents", 0, 3, starts=[0, 400, 401, 1000])
+    assert sum(end - begin for rows in parts for begin, end in rows) == 1000
+    x = torch.arange(1000.0).reshape(1, 1, 1000, 1)
+    assert torch.equal(rootdk.distributed.put([rootdk.distributed.take(x, rows) for rows in parts], parts), x)

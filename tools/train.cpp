@@ -12,6 +12,7 @@
 
 #include "core/check.h"
 #include "models/train.h"
+#include "models/train_log.h"
 #include "models/train_settings.h"
 #include "models/training_folder.h"
 #include "tools/arguments.h"
@@ -25,9 +26,10 @@ namespace {
 
 struct TrainVerb {
   TrainSettings settings;
-  std::string text, out, schedule = "cosine", save_dtype = "f32";
+  std::vector<std::string> texts;
+  std::string out, schedule = "cosine", save_dtype = "f32", log_json, log_csv, tensorboard;
   bool resume = false, json = false;
-  std::int64_t log_every = 20, save_every = 200, stop_after = 0;
+  std::int64_t log_every = 20, save_every = 200, stop_after = 0, evaluate_every = 0;
   int threads = 0;
   std::string given_settings;  // options on the command line that --resume does not read
 };
@@ -45,6 +47,8 @@ void print_progress(const StepReport& report, std::int64_t steps, double tokens_
   std::fflush(stderr);
 }
 
+constexpr std::int64_t kValidationBatches = 64;
+
 std::string validation_text(double loss) {
   if (std::isnan(loss)) return "no validation: the text's last part is shorter than a context";
   char text[64];
@@ -52,9 +56,47 @@ std::string validation_text(double loss) {
   return text;
 }
 
+// The texts of all files, one after another, each ending with its line.
+std::string read_texts(const std::vector<std::string>& files) {
+  std::string all;
+  for (const std::string& file : files) {
+    if (!all.empty() && all.back() != '\n') all += '\n';
+    all += read_text_file(file);
+  }
+  return all;
+}
+
+// Where the numbers of a step go beside the terminal.
+class Logs {
+ public:
+  Logs(const TrainVerb& options, std::int64_t from) {
+    if (!options.log_json.empty()) logs_.push_back(json_log(options.log_json, from));
+    if (!options.log_csv.empty()) logs_.push_back(csv_log(options.log_csv, from));
+    if (!options.tensorboard.empty()) logs_.push_back(tensorboard_log(options.tensorboard, from));
+  }
+  bool wanted() const { return !logs_.empty(); }
+  void add(const StepReport& report, double validation, double tokens_per_second) {
+    LogEntry entry{.step = report.step,
+                   .numbers = {{"loss", report.loss},
+                               {"validation_loss", validation},
+                               {"gradient_norm", report.gradient_norm},
+                               {"learning_rate", report.learning_rate},
+                               {"tokens_per_second", tokens_per_second},
+                               {"clipped_heads", report.clipped_heads}}};
+    for (std::size_t i = 0; i < report.max_logit.size(); ++i) {
+      entry.numbers.emplace_back("layer_" + std::to_string(i) + "/max_logit", report.max_logit[i]);
+      entry.numbers.emplace_back("layer_" + std::to_string(i) + "/entropy", report.entropy[i]);
+    }
+    for (const auto& log : logs_) log->add(entry);
+  }
+
+ private:
+  std::vector<std::unique_ptr<TrainLog>> logs_;
+};
+
 void run_train(const TrainVerb& options) {
   keep_freed_memory();
-  const std::string text = read_text_file(options.text);
+  const std::string text = read_texts(options.texts);
   const std::optional<DType> dtype = parse_dtype(options.save_dtype);
   // From the first moment: two trainings into one folder would each replace the other's files.
   const TrainingFolder folder(options.out);
@@ -74,23 +116,27 @@ void run_train(const TrainVerb& options) {
                static_cast<long long>(trainer.model().parameter_count()),
                static_cast<long long>(trainer.settings().model.vocab_size), static_cast<long long>(begun_at),
                static_cast<long long>(last), static_cast<long long>(trainer.tokens_per_step()));
+  Logs logs(options, begun_at);
   const auto start = std::chrono::steady_clock::now();
   StepReport report;
   while (trainer.steps_done() < last) {
     const std::int64_t next = trainer.steps_done() + 1;
-    const bool watched = next % options.log_every == 0 || next == last;
+    const bool evaluated = options.evaluate_every > 0 && next % options.evaluate_every == 0;
+    const bool watched = next % options.log_every == 0 || next == last || (evaluated && logs.wanted());
     report = trainer.step(watched);
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    if (watched) {
-      print_progress(report, steps,
-                     static_cast<double>((report.step - begun_at) * trainer.tokens_per_step()) / seconds);
-    }
+    const double rate = static_cast<double>((report.step - begun_at) * trainer.tokens_per_step()) / seconds;
+    if (watched) print_progress(report, steps, rate);
+    const double validation = evaluated ? trainer.validation_loss(kValidationBatches) : NAN;
+    if (evaluated)
+      std::fprintf(stderr, "step %lld  %s\n", static_cast<long long>(next), validation_text(validation).c_str());
+    if (watched) logs.add(report, validation, rate);
     if (next % options.save_every == 0 && next != last) trainer.save_state(options.out);
   }
   trainer.save_state(options.out);
   trainer.save_model(options.out, *dtype);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  const double validation = trainer.validation_loss(64);
+  const double validation = trainer.validation_loss(kValidationBatches);
   if (options.json) {
     const nlohmann::ordered_json result = {
         {"out", options.out},
@@ -137,6 +183,10 @@ void add_model_options(Command& verb, TrainVerb& options) {
 void add_training_options(Command& verb, TrainVerb& options) {
   TrainSettings& settings = options.settings;
   verb.add_option("--batch", settings.batch, "Sequences a step")->show_default()->type_name("N");
+  verb.add_option("--accumulate", settings.accumulate,
+                  "Parts of a batch that run one after another: less memory, the same step but for rounding")
+      ->show_default()
+      ->type_name("N");
   verb.add_option("--steps", settings.steps, "Steps of the optimiser")->show_default()->type_name("N");
   verb.add_option("--lr", settings.learning_rate, "Peak learning rate")->show_default()->type_name("X");
   verb.add_option("--warmup", settings.warmup_steps, "Steps of linear warm-up")->show_default()->type_name("N");
@@ -158,7 +208,9 @@ void add_train_command(Command& program) {
   Command* verb = program.add_subcommand("train", "Train a small language model on a text");
   auto options = std::make_shared<TrainVerb>();
   options->settings.model.vocab_size = 512;
-  verb->add_option("--text", options->text, "Text to learn")->required()->type_name("FILE");
+  verb->add_option("--text", options->texts, "Text to learn; given several times, the files follow one another")
+      ->required()
+      ->type_name("FILE");
   verb->add_option("--out", options->out, "Folder for checkpoints and the model")->required()->type_name("DIR");
   const std::size_t before = verb->options().size();
   add_model_options(*verb, *options);
@@ -172,6 +224,15 @@ void add_train_command(Command& program) {
       ->between(1, std::numeric_limits<std::int64_t>::max())
       ->show_default()
       ->type_name("N");
+  verb->add_option("--evaluate-every", options->evaluate_every,
+                   "Steps between two validation losses; 0: at the end alone")
+      ->between(0, std::numeric_limits<std::int64_t>::max())
+      ->show_default()
+      ->type_name("N");
+  verb->add_option("--log-json", options->log_json, "Lines of JSON with the numbers of logged steps")
+      ->type_name("FILE");
+  verb->add_option("--log-csv", options->log_csv, "The same as CSV")->type_name("FILE");
+  verb->add_option("--tensorboard", options->tensorboard, "The same as event files of TensorBoard")->type_name("DIR");
   verb->add_option("--save-every", options->save_every, "Steps between two checkpoints of the state")
       ->between(1, std::numeric_limits<std::int64_t>::max())
       ->show_default()

@@ -56,6 +56,37 @@ std::vector<std::vector<float>> watch_heads(std::span<const AttentionCapture> ca
   return largest;
 }
 
+// The largest logit of each head over the parts of a batch.
+void add_up(std::vector<std::vector<float>> part, std::vector<std::vector<float>>& largest) {
+  if (largest.empty()) {
+    largest = std::move(part);
+    return;
+  }
+  for (std::size_t layer = 0; layer < part.size(); ++layer) {
+    for (std::size_t head = 0; head < part[layer].size(); ++head) {
+      largest[layer][head] = std::max(largest[layer][head], part[layer][head]);
+    }
+  }
+}
+
+// The loss and each layer's numbers over the parts of a batch: loss already counts by its share.
+void add_up(const StepReport& part, std::int64_t parts, StepReport& report) {
+  report.loss += part.loss;
+  report.max_logit.resize(part.max_logit.size(), -INFINITY);
+  report.entropy.resize(part.entropy.size());
+  for (std::size_t i = 0; i < part.max_logit.size(); ++i) {
+    report.max_logit[i] = std::max(report.max_logit[i], part.max_logit[i]);
+    report.entropy[i] += part.entropy[i] / static_cast<double>(parts);
+  }
+}
+
+void scale_gradients(const Parameters& parameters, float factor) {
+  for (const Parameter& parameter : parameters) {
+    if (!parameter.value->has_grad()) continue;
+    for (float& gradient : parameter.value->grad().values<float>()) gradient *= factor;
+  }
+}
+
 const char* const kStateFile = "training.safetensors";
 
 void copy_state(const SafetensorsFile& file, const std::string& name, Tensor& into) {
@@ -93,11 +124,12 @@ void Trainer::build(std::string_view text) {
   optimizer_ = std::make_unique<AdamW>(model_->parameters(), settings_.adam);
 }
 
-ModelInput Trainer::sample_batch(std::int64_t step, std::vector<std::int32_t>& targets) const {
+ModelInput Trainer::sample_batch(std::int64_t step, std::int64_t first, std::int64_t rows,
+                                 std::vector<std::int32_t>& targets) const {
   const std::int64_t context = settings_.model.context;
   const auto starts = static_cast<std::uint64_t>(train_.size()) - static_cast<std::uint64_t>(context);
-  ModelInput input{.batch = settings_.batch};
-  for (std::int64_t row = 0; row < settings_.batch; ++row) {
+  ModelInput input{.batch = rows};
+  for (std::int64_t row = first; row < first + rows; ++row) {
     const PhiloxWords words =
         philox4x32_10({static_cast<std::uint32_t>(step), static_cast<std::uint32_t>(row), 0u, 3u}, settings_.seed);
     const std::uint64_t word = (static_cast<std::uint64_t>(words[0]) << 32) | words[1];
@@ -108,31 +140,44 @@ ModelInput Trainer::sample_batch(std::int64_t step, std::vector<std::int32_t>& t
   return input;
 }
 
-StepReport Trainer::step(bool watched) {
-  const std::int64_t number = steps_done();
+std::vector<std::vector<float>> Trainer::run_part(std::int64_t part, bool watched, StepReport& report) {
+  const std::int64_t number = steps_done(), rows = settings_.batch / settings_.accumulate;
+  const auto part_of_all = static_cast<std::uint64_t>(number * settings_.accumulate + part);
   Tape tape;
   Context context{.tape = &tape,
                   .executor = executor_,
                   .dropout = settings_.dropout,
-                  .seed = settings_.seed ^ (0x9E3779B97F4A7C15u * static_cast<std::uint64_t>(number + 1))};
+                  .seed = settings_.seed ^ (0x9E3779B97F4A7C15u * (part_of_all + 1))};
   std::vector<std::int32_t> targets;
-  const ModelInput input = sample_batch(number, targets);
-  const Parameters parameters = model_->parameters();
-  drop_gradients(parameters);
+  const ModelInput input = sample_batch(number, part * rows, rows, targets);
   ModelResult result = model_->forward(context, input, {.stats = watched || settings_.qk_clip > 0});
-  StepReport report;
-  report.loss = cross_entropy(context, result.output, targets);
-  require(std::isfinite(report.loss), "train: the loss is ", report.loss, " at step ", number,
+  const double loss = cross_entropy(context, result.output, targets);
+  require(std::isfinite(loss), "train: the loss is ", loss, " at step ", number,
           "; lower the learning rate, or clip gradients or logits");
+  report.loss += loss / static_cast<double>(settings_.accumulate);
   result.output.reset();
   tape.backward();
+  return watch_heads(result.attention, report);
+}
+
+StepReport Trainer::step(bool watched) {
+  const std::int64_t number = steps_done();
+  const Parameters parameters = model_->parameters();
+  drop_gradients(parameters);
+  StepReport report;
+  std::vector<std::vector<float>> max_logits;
+  for (std::int64_t part = 0; part < settings_.accumulate; ++part) {
+    StepReport of_part;
+    add_up(run_part(part, watched, of_part), max_logits);
+    add_up(of_part, settings_.accumulate, report);
+  }
+  if (settings_.accumulate > 1) scale_gradients(parameters, 1.0f / static_cast<float>(settings_.accumulate));
   report.gradient_norm = clip_gradients(parameters, settings_.clip);
   report.learning_rate = Schedule{.kind = settings_.schedule,
                                   .peak = settings_.learning_rate,
                                   .warmup_steps = settings_.warmup_steps,
                                   .total_steps = settings_.steps}
                              .at(number);
-  const std::vector<std::vector<float>> max_logits = watch_heads(result.attention, report);
   // From here on nothing fails: a step that throws has changed no weight.
   optimizer_->step(report.learning_rate);
   report.step = optimizer_->steps;

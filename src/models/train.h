@@ -15,6 +15,7 @@ struct TrainSettings {
   LanguageModelConfig model;
   std::string tokenizer = "char";  // char or bpe
   std::int64_t batch = 8;
+  std::int64_t accumulate = 1;  // parts of a batch that run one after another and add up their gradients: less memory
   std::int64_t steps = 1000;
   ScheduleKind schedule = ScheduleKind::cosine;
   double learning_rate = 2e-3;
@@ -64,7 +65,12 @@ class Trainer {
  private:
   Trainer() = default;
   void build(std::string_view text);
-  ModelInput sample_batch(std::int64_t step, std::vector<std::int32_t>& targets) const;
+  // Rows [row, row + rows) of a step's batch.
+  ModelInput sample_batch(std::int64_t step, std::int64_t row, std::int64_t rows,
+                          std::vector<std::int32_t>& targets) const;
+  // Adds the gradients of one part of a step's batch, and what it tells to the report. Returns the largest logit of
+  // each head, by layer.
+  std::vector<std::vector<float>> run_part(std::int64_t part, bool watched, StepReport& report);
 
   TrainSettings settings_;
   std::string tokenizer_json_;

@@ -17,6 +17,8 @@ ScheduleKind schedule_named(const std::string& name) {
 void check_settings(const TrainSettings& settings) {
   require(settings.batch > 0 && settings.batch <= 65536, "train: batch ", settings.batch,
           " is not between 1 and 65536");
+  require(settings.accumulate > 0 && settings.batch % settings.accumulate == 0, "train: batch ", settings.batch,
+          " cannot be cut into ", settings.accumulate, " equal parts");
   require(settings.model.context > 0 && settings.model.context <= (1 << 20), "train: context ", settings.model.context,
           " is not between 1 and ", 1 << 20);
   require(settings.steps >= 0, "train: steps ", settings.steps, " must not be negative");
@@ -50,6 +52,7 @@ std::string settings_json(const TrainSettings& settings) {
                         {"softcap", model.softcap},
                         {"tokenizer", settings.tokenizer},
                         {"batch", settings.batch},
+                        {"accumulate", settings.accumulate},
                         {"steps", settings.steps},
                         {"schedule", name_of(settings.schedule)},
                         {"learning_rate", settings.learning_rate},
@@ -84,6 +87,7 @@ TrainSettings parse_settings(std::string_view json_text, const std::string& wher
   model.softcap = fields.number({"softcap"}, 0.0);
   settings.tokenizer = fields.text({"tokenizer"}, settings.tokenizer);
   settings.batch = fields.size({"batch"});
+  settings.accumulate = fields.integer({"accumulate"}, 1);
   settings.steps = fields.integer({"steps"});
   settings.schedule = schedule_named(fields.text({"schedule"}, "cosine"));
   settings.learning_rate = fields.number({"learning_rate"}, settings.learning_rate);

@@ -183,9 +183,11 @@ TEST(StoredWeights, RoundedActivationsAreNear) {
   EXPECT_GT(largest_difference(rounded, exact), 0);
   EXPECT_LT(largest_difference(rounded, exact), 0.02 * size);
   Context context;
-  const std::vector<std::int32_t> ids = some_ids(12, 2);
-  const std::vector<float> shorter = numbers(model.forward(context, {.ids = {ids.begin(), ids.begin() + 5}}).output);
-  EXPECT_TRUE(std::equal(shorter.begin(), shorter.end(), rounded.begin()));
+  std::vector<std::int32_t> both = some_ids(12, 2);
+  const std::vector<std::int32_t> other = some_ids(12, 3);
+  both.insert(both.end(), other.begin(), other.end());
+  const std::vector<float> in_a_batch = numbers(model.forward(context, {.ids = both, .batch = 2}).output);
+  EXPECT_TRUE(std::equal(rounded.begin(), rounded.end(), in_a_batch.begin()));
   EXPECT_THROW(load_model(narrow.path, {.activations = DType::f16}), Error);
 }
 
@@ -197,7 +199,7 @@ TEST(StoredWeights, IntegersAreNearTheirWeights) {
     const double i8 = largest_difference(logits_of(load_model(fixture(name), {.weights = WeightFormat::i8})), exact);
     const double i4 = largest_difference(logits_of(load_model(fixture(name), {.weights = WeightFormat::i4})), exact);
     EXPECT_GT(i8, 0) << name;
-    EXPECT_LT(i8, 0.05 * size) << name;
+    EXPECT_LT(i8, 0.1 * size) << name;  // of weights and activations; these models magnify both
     EXPECT_GT(i4, i8) << name;
     EXPECT_LT(i4, 0.6 * size) << name;
   }

@@ -74,6 +74,26 @@ TEST(Train, TwoLayersOverfitASmallTextAndGenerateIt) {
   EXPECT_EQ(tokenizer.decode(generation.ids), "The quick brown fox jumps over");
 }
 
+// The parts of a batch give its gradient, up to the order of the sums.
+TEST(Train, AccumulatedGradientsAreThoseOfTheBatch) {
+  TrainSettings settings = small_settings();
+  settings.qk_clip = 3.0;
+  Trainer whole(settings, kText);
+  settings.accumulate = 4;
+  Trainer parts(settings, kText);
+  for (int i = 0; i < 3; ++i) {
+    const StepReport a = whole.step(true), b = parts.step(true);
+    EXPECT_NEAR(a.loss, b.loss, 1e-4);
+    EXPECT_NEAR(a.gradient_norm, b.gradient_norm, 1e-3 * a.gradient_norm);
+    ASSERT_EQ(a.max_logit.size(), b.max_logit.size());
+    for (std::size_t layer = 0; layer < a.max_logit.size(); ++layer) {
+      EXPECT_NEAR(a.max_logit[layer], b.max_logit[layer], 1e-2);
+      EXPECT_NEAR(a.entropy[layer], b.entropy[layer], 1e-3);
+    }
+  }
+  EXPECT_FALSE(same_parameters(whole.model(), parts.model()));
+}
+
 TEST(Train, BitIdenticalForAnyNumberOfThreads) {
   TrainSettings settings = small_settings();
   settings.dropout = 0.1;
@@ -101,10 +121,14 @@ TEST(Train, EveryPositionEncodingAndScaleLearns) {
 
 TEST(Train, ResumesBitIdentically) {
   const Folder folder;
-  Trainer straight(small_settings(), kText);
+  TrainSettings settings = small_settings();
+  settings.dropout = 0.1;
+  settings.accumulate = 2;
+  settings.qk_clip = 3.0;
+  Trainer straight(settings, kText);
   for (int i = 0; i < 6; ++i) straight.step(false);
   {
-    Trainer first(small_settings(), kText);
+    Trainer first(settings, kText);
     for (int i = 0; i < 3; ++i) first.step(false);
     first.save_state(folder.path);
   }
@@ -155,6 +179,8 @@ TEST(Train, RefusesSettingsThatCannotWork) {
             "language model: d_model 32 is not a multiple of heads 5");
   EXPECT_EQ(message([](TrainSettings& s) { s.model.heads = 32; }),
             "language model: rope needs an even head_dim, and d_model 32 / heads 32 is 1");
+  EXPECT_EQ(message([](TrainSettings& s) { s.accumulate = 3; }), "train: batch 4 cannot be cut into 3 equal parts");
+  EXPECT_EQ(message([](TrainSettings& s) { s.accumulate = 0; }), "train: batch 4 cannot be cut into 0 equal parts");
   EXPECT_THAT(message([](TrainSettings& s) { s.tokenizer = "word"; }), HasSubstr("word"));
   EXPECT_THAT(message([](TrainSettings&) {}, "\xFF not UTF-8"), HasSubstr("UTF-8"));
 }

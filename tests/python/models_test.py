@@ -266,6 +266,13 @@ def test_numbers_of_numpy_and_numbers_too_large():
         model.generate("ROMEO:", 2**64 + 2)
 
 
+def loss_of(model, text):
+    """The mean cross-entropy of a text's tokens, each by those before it."""
+    ids, logits = model.encode(text), model.forward(text).astype(float)[:-1]
+    logits -= logits.max(axis=1, keepdims=True)
+    return float(numpy.mean(numpy.log(numpy.exp(logits).sum(axis=1)) - logits[range(len(ids) - 1), ids[1:]]))
+
+
 def test_smaller_weights_are_near(builtin):
     exact = builtin.forward("ROMEO:\nO, she")
     errors = [
@@ -273,6 +280,9 @@ def test_smaller_weights_are_near(builtin):
         for weights in ("int8", "int4")
     ]
     assert 0 < errors[0] < errors[1] < 0.5 * numpy.abs(exact).max()
+    text = "ROMEO:\nBut soft, what light through yonder window breaks?\nIt is the east, and Juliet is the sun.\n"
+    losses = [loss_of(rootdk.load("builtin", weights=weights), text) for weights in (None, "int8", "int4")]
+    assert abs(losses[1] - losses[0]) < 0.01 and abs(losses[2] - losses[0]) < 0.15, losses
     assert numpy.array_equal(rootdk.load("builtin", activations="bf16").forward("ROMEO:\nO, she"), exact)  # it is f32
 
 

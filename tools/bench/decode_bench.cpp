@@ -1,12 +1,12 @@
 #include "tools/bench/decode_bench.h"
 
 #include <algorithm>
-#include <chrono>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <vector>
 
 #include "core/check.h"
+#include "tools/bench/peak.h"
 #include "tools/bench/read_bandwidth.h"
 
 namespace rootdk::tools {
@@ -96,12 +96,6 @@ class DecodeProblem {
 
 const char* name_of(PageOrder order) { return order == PageOrder::filled ? "filled" : "random"; }
 
-double seconds_of_run(DecodeProblem& problem) {
-  const auto start = std::chrono::steady_clock::now();
-  problem.run();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
 }  // namespace
 
 DecodeBenchCase DecodeBenchCase::resolved() const {
@@ -128,7 +122,7 @@ DecodeBenchResult run_decode_bench(const DecodeBenchCase& given) {
   std::vector<double> samples;
   for (int i = 0; i < bench.repeat; ++i) {
     meter.measure();
-    samples.push_back(seconds_of_run(problem));
+    samples.push_back(seconds_of(bench.threads, [&] { problem.run(); }));
   }
   std::sort(samples.begin(), samples.end());
   result.best_seconds = samples.front();

@@ -1,10 +1,10 @@
 #include "tools/bench/read_bandwidth.h"
 
 #include <algorithm>
-#include <chrono>
 #include <vector>
 
 #include "cpu/decode_targets.h"
+#include "tools/bench/peak.h"
 
 namespace rootdk::tools {
 
@@ -23,11 +23,11 @@ void ReadMeter::measure() {
   const auto* memory = reinterpret_cast<const float*>(memory_.data());
   std::vector<float> results(static_cast<std::size_t>(threads));
   for (const int streams : {1, 2, 4}) {
-    const auto start = std::chrono::steady_clock::now();
-    executor_.parallel_for(threads, [&](std::int64_t i) {
-      results[static_cast<std::size_t>(i)] = read_(memory + i * share_, share_, streams);
+    const double seconds = seconds_of(threads, [&] {
+      executor_.parallel_for(threads, [&](std::int64_t i) {
+        results[static_cast<std::size_t>(i)] = read_(memory + i * share_, share_, streams);
+      });
     });
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     best_ = std::max(best_, static_cast<double>(share_) * sizeof(float) * threads / seconds);
   }
 }

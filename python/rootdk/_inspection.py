@@ -17,7 +17,7 @@ class LabelScore(NamedTuple):
     """One question asked of a head: how much weight do the keys get that a label is about?"""
 
     label: str
-    score: float  # the mean over rows; for "broad" effective keys over visible keys; NaN where no row raises the question
+    score: float  # mean over rows; "broad": effective over visible keys; NaN where no row raises the question
     chance: float  # what uniform attention over the same mask would score
     rows: int  # that raise the question
     tokens: int  # different query tokens among them: rows of one token count as one observation

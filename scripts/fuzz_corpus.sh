@@ -29,9 +29,14 @@ for name in "${targets[@]}"; do
     tail -n 30 "build/campaign/$name.log"
   }
   grep -E 'stat::number_of_executed_units' "build/campaign/$name.log" || true
-  # The smallest set of inputs that reaches what all of them reach; small inputs alone are kept with the sources.
-  "$programs/$name" -merge=1 -max_len=2048 "$kept" "$found" "$seeds" 2>/dev/null
-  find "$kept" -type f -size +2k -delete
+  # A small set of inputs that reaches the code that all of them reach; small inputs alone are kept with the sources.
+  smallest=build/campaign/${name}_smallest
+  rm -rf "$smallest"
+  mkdir -p "$smallest"
+  "$programs/$name" -merge=1 -use_counters=0 -max_len=2048 "$smallest" "$kept" "$found" "$seeds" 2>/dev/null
+  find "$smallest" -type f -size +2k -delete
+  rm -rf "$kept"
+  mv "$smallest" "$kept"
   LLVM_PROFILE_FILE=build/campaign/$name.profraw "$programs/${name}_coverage" -runs=0 "$kept" "$seeds" 2>/dev/null
   llvm-profdata-14 merge -o "build/campaign/$name.profdata" "build/campaign/$name.profraw"
   llvm-cov-14 report "$programs/${name}_coverage" -instr-profile="build/campaign/$name.profdata" \

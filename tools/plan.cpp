@@ -43,7 +43,9 @@ void run_plan(const PlanOptions& o) {
   require(o.link > 0 && o.tflops > 0 && o.latency >= 0 && o.memory > 0, "plan: --link ", o.link, ", --tflops ",
           o.tflops, ", --latency ", o.latency, " and --memory ", o.memory, " must be positive");
   DistributedParams params{.key_chunk = o.key_chunk};
-  params.queries = o.shares == "zigzag" ? zigzag_shares(len, o.ranks) : contiguous_shares(len, o.ranks);
+  params.queries = o.shares == "zigzag"    ? zigzag_shares(len, o.ranks)
+                   : o.shares == "striped" ? striped_shares(len, o.ranks, o.key_chunk)
+                                           : contiguous_shares(len, o.ranks);
   params.rates = {.flops = o.tflops * 1e12,
                   .link_bytes = o.link * 1e9,
                   .link_latency = o.latency * 1e-6,
@@ -118,7 +120,8 @@ void add_plan_command(Command& program) {
   verb->add_option("--window", o.window, "Keys that a query sees to its left (default: all)")
       ->between(0, std::int64_t{1} << 31)
       ->type_name("N");
-  verb->add_option("--shares", o.shares, "Which rows a rank has (default: zigzag)")->one_of({"contiguous", "zigzag"});
+  verb->add_option("--shares", o.shares, "Which rows a rank has (default: zigzag)")
+      ->one_of({"contiguous", "zigzag", "striped"});
   verb->add_option("--link", o.link, "GB a second that a rank sends while it receives as many")
       ->type_name("GB/S")
       ->show_default();

@@ -63,6 +63,10 @@ using Shares = std::vector<std::vector<RowRange>>;
 ROOTDK_API Shares contiguous_shares(std::int64_t total, int ranks);
 // Two runs a rank, the r-th and the r-th from the end of 2 ranks: the same work for each rank under causal.
 ROOTDK_API Shares zigzag_shares(std::int64_t total, int ranks);
+// Runs of `run` rows dealt out in turn, rank r has the r-th and every ranks-th after it. With runs of key_chunk rows
+// every rank has the same work with each chunk under causal, and all links are busy in both directions: the best for a
+// ring.
+ROOTDK_API Shares striped_shares(std::int64_t total, int ranks, std::int64_t run = 1024);
 // For packed sequences of any lengths: runs of rows of each, handed out so that ranks have the same work.
 ROOTDK_API Shares document_shares(ConstTensorView starts, int ranks, bool causal);
 // How many rows a rank has.

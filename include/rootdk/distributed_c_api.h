@@ -52,9 +52,9 @@ typedef struct rootdk_distributed_params {
 ROOTDK_API rootdk_status rootdk_transport_init(rootdk_transport* transport, size_t struct_size);
 ROOTDK_API rootdk_status rootdk_distributed_params_init(rootdk_distributed_params* params, size_t struct_size);
 
-/* rootdk::contiguous_shares, zigzag_shares, document_shares: `layout` 0, 1, 2. starts is for documents alone, which
- * take total from it. counts has room for `ranks` numbers, ranges for `room` ranges; *needed gets how many there are,
- * and ranges are written where they fit. */
+/* rootdk::contiguous_shares, zigzag_shares, document_shares, striped_shares (runs of 1024): `layout` 0 to 3. starts is
+ * for documents alone, which take total from it. counts has room for `ranks` numbers, ranges for `room` ranges; *needed
+ * gets how many there are, and ranges are written where they fit. */
 ROOTDK_API rootdk_status rootdk_shares(int32_t layout, int64_t total, const rootdk_tensor* starts, int32_t causal,
                                        int32_t ranks, int64_t* counts, rootdk_row_range* ranges, size_t room,
                                        size_t* needed);

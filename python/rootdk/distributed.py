@@ -31,7 +31,7 @@ Ranges = Sequence[Tuple[int, int]]
 Shares = Sequence[Ranges]
 
 SCHEMES = {"automatic": 0, "ring": 1, "gather": 2, "heads": 3}
-LAYOUTS = {"contiguous": 0, "zigzag": 1, "documents": 2}
+LAYOUTS = {"contiguous": 0, "zigzag": 1, "documents": 2, "striped": 3}
 
 
 class _Transport(ctypes.Structure):
@@ -95,8 +95,8 @@ _merge_over_ranks = _function("merge_over_ranks", ctypes.c_int32, [_P, _P, _P, c
 
 
 def shares(layout: str, total: int, ranks: int, *, starts: Any = None, causal: bool = False) -> List[List[Tuple[int, int]]]:
-    """Which rows of the whole each rank holds, as ranges (begin, end) in the order of its tensors. "contiguous" and
-    "zigzag" cut `total` rows; "documents" hands out packed sequences, which begin at `starts`, by their work."""
+    """Which rows of the whole each rank holds, as ranges (begin, end) in the order of its tensors. "contiguous",
+    "zigzag" and "striped" (runs of 1024) cut `total` rows; "documents" hands out packed sequences, which begin at `starts`, by their work."""
     number = choice(layout, LAYOUTS, "layout")
     arena = take_arena()
     try:
@@ -394,7 +394,7 @@ def attention(
     """rootdk.attention over a sequence whose rows are cut over the ranks of `group` (None: all). q, k and v are this
     rank's rows; so is `out`, which carries gradients. Every rank makes the same call.
 
-      shares      which rows each rank has: "contiguous", "zigzag" (causal), "documents" (packed sequences, with q_starts
+      shares      which rows each rank has: "contiguous", "zigzag" and "striped" (causal), "documents" (packed sequences, with q_starts
                   of the whole), or a list of ranges for each rank (shares())
       kv_shares   those of k and v, where they differ
       scheme      "automatic", "ring", "gather" or "heads"; results are the same

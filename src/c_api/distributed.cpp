@@ -109,7 +109,8 @@ Shares make_shares(int32_t layout, int64_t total, const rootdk_tensor* starts, b
     case 0: return contiguous_shares(total, ranks);
     case 1: return zigzag_shares(total, ranks);
     case 2: return document_shares(view(starts), ranks, causal);
-    default: fail("shares: layout ", layout, " is none of contiguous (0), zigzag (1), documents (2)");
+    case 3: return striped_shares(total, ranks);
+    default: fail("shares: layout ", layout, " is none of contiguous (0), zigzag (1), documents (2), striped (3)");
   }
 }
 

@@ -38,6 +38,17 @@ Shares zigzag_shares(std::int64_t total, int ranks) {
   return shares;
 }
 
+Shares striped_shares(std::int64_t total, int ranks, std::int64_t run) {
+  check("striped_shares", total, ranks);
+  require(run >= 1, "striped_shares: runs of ", run, " rows must have at least 1");
+  Shares shares(static_cast<std::size_t>(ranks));
+  std::size_t next = 0;
+  for (std::int64_t begin = 0; begin < total; begin += run, next = (next + 1) % shares.size()) {
+    shares[next].push_back({.begin = begin, .end = std::min(begin + run, total)});
+  }
+  return shares;
+}
+
 Shares document_shares(ConstTensorView starts, int ranks, bool causal) {
   constexpr std::int64_t kPortionsOfRank = 8, kSmallest = 64;
   require(starts.defined() && starts.dtype == DType::i32 && starts.rank == 1 && starts.size(0) >= 1 &&

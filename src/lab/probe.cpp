@@ -52,12 +52,16 @@ RowSample row_statistics(const Bench& bench, const Tensor& q, const Tensor& k, c
   return {doubles(entropy), doubles(max_weight), doubles(sum_p2), doubles(max_logit), q_len};
 }
 
-RowSample sample_rows(const Bench& bench, Random& random, const RowSetup& setup, const AttentionParams& params) {
+RowInputs random_rows(Random& random, const RowSetup& setup) {
   constexpr std::int64_t kRowsPerKeySet = 4;  // few rows share keys, so that rows are nearly independent
   const std::int64_t sets = (setup.rows + kRowsPerKeySet - 1) / kRowsPerKeySet;
-  const Tensor q = random.normal_tensor({sets, 1, kRowsPerKeySet, setup.head_dim});
-  const Tensor k = random.normal_tensor({sets, 1, setup.kv_len, setup.head_dim});
-  return row_statistics(bench, q, k, params);
+  Tensor q = random.normal_tensor({sets, 1, kRowsPerKeySet, setup.head_dim});
+  return {std::move(q), random.normal_tensor({sets, 1, setup.kv_len, setup.head_dim})};
+}
+
+RowSample sample_rows(const Bench& bench, Random& random, const RowSetup& setup, const AttentionParams& params) {
+  const RowInputs inputs = random_rows(random, setup);
+  return row_statistics(bench, inputs.q, inputs.k, params);
 }
 
 std::vector<std::vector<double>> weights_of(const Bench& bench, const Tensor& q, const Tensor& k,

@@ -31,6 +31,12 @@ struct RowSetup {
 };
 RowSample sample_rows(const Bench& bench, Random& random, const RowSetup& setup, const AttentionParams& params);
 
+// The same queries and keys for several parameters: they need not be drawn again.
+struct RowInputs {
+  Tensor q, k;  // [sets, 1, rows of a set, head_dim], [sets, 1, kv_len, head_dim]
+};
+RowInputs random_rows(Random& random, const RowSetup& setup);
+
 // The statistics of one given attention call, over all its rows.
 RowSample row_statistics(const Bench& bench, const Tensor& q, const Tensor& k, const AttentionParams& params);
 

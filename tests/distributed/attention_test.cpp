@@ -80,6 +80,9 @@ DistributedParams cut(const AttentionCase& c, int ranks, const std::string& layo
   DistributedParams d{.scheme = scheme, .key_chunk = 32, .query_block = 48, .buffers = 2, .timeout_seconds = 60};
   if (layout == "documents") {
     d.queries = document_shares(c.q_starts, ranks, c.scalars.causal);
+  } else if (layout == "striped") {
+    d.queries = striped_shares(q_len, ranks, 32);
+    d.keys = striped_shares(kv_len, ranks, 24);
   } else if (layout == "zigzag") {
     d.queries = zigzag_shares(q_len, ranks);
     d.keys = zigzag_shares(kv_len, ranks);
@@ -95,12 +98,13 @@ TEST(DistributedAttention, SameBitsForAnyRanksSharesAndScheme) {
     SCOPED_TRACE(c.name);
     const Results one = run_threads(1, c, cut(c, 1, "contiguous", Scheme::automatic), true);
     for (const int ranks : {2, 3, 4, 8}) {
-      for (const std::string layout : {"contiguous", "zigzag", "documents"}) {
+      for (const std::string layout : {"contiguous", "zigzag", "striped", "documents"}) {
         if (layout == "documents" && !c.q_starts.defined()) continue;
         for (const Scheme scheme : {Scheme::automatic, Scheme::ring, Scheme::gather, Scheme::heads}) {
           if (scheme == Scheme::heads && c.mask.defined()) continue;
           if (scheme == Scheme::automatic && ranks != 3) continue;
           if (scheme == Scheme::gather && ranks == 8) continue;
+          if (layout == "striped" && scheme != Scheme::ring) continue;
           const Results many = run_threads(ranks, c, cut(c, ranks, layout, scheme), true);
           EXPECT_EQ(first_difference(one, many), "") << ranks << " ranks, " << layout << ", " << name_of(scheme);
         }

@@ -14,6 +14,26 @@ TEST(Shares, ContiguousAndZigzag) {
   EXPECT_EQ(rows_of(zigzag_shares(9, 2), 0) + rows_of(zigzag_shares(9, 2), 1), 9);
 }
 
+TEST(Shares, Striped) {
+  EXPECT_EQ(striped_shares(10, 2, 3), (Shares{{{0, 3}, {6, 9}}, {{3, 6}, {9, 10}}}));
+  EXPECT_EQ(striped_shares(5, 3, 100), (Shares{{{0, 5}}, {}, {}}));
+  EXPECT_EQ(error_of([] { striped_shares(5, 3, 0); }), "striped_shares: runs of 0 rows must have at least 1");
+}
+
+// A chunk of every rank in turn: the ring neither waits for slower ranks nor leaves links idle.
+TEST(Shares, TheModelPrefersStripesInARing) {
+  const DistributedShape shape{.heads = 8, .kv_heads = 2, .q_len = 131072, .kv_len = 131072};
+  const auto ring = [&](const Shares& shares, double link_bytes) {
+    DistributedParams params{.queries = shares, .scheme = Scheme::ring};
+    params.rates.link_bytes = link_bytes;
+    const auto explained = explain_distributed(shape, params, {.causal = true});
+    EXPECT_EQ(explained.error, "");
+    return explained.schemes[0];
+  };
+  EXPECT_GT(ring(striped_shares(131072, 8), 1e10).efficiency, 0.85);
+  EXPECT_LT(ring(zigzag_shares(131072, 8), 1e10).efficiency, 0.75);
+}
+
 // The work of a rank under causal: the keys of each of its rows.
 double causal_work(const std::vector<RowRange>& share, const std::vector<std::int32_t>& starts) {
   double work = 0;

@@ -67,7 +67,7 @@ TEST(Inspect, PrintsEveryHeadAsJson) {
 
 TEST(Inspect, WarnsBeyondTheTrainedContext) {
   std::string ids = "5";
-  for (int i = 1; i < 140; ++i) ids += "," + std::to_string(i % 90);
+  for (int i = 1; i < 140; ++i) ids.append(",").append(std::to_string(i % 90));
   const auto text = run_rootdk({"inspect", "builtin", "--ids", ids, "--layers", "0"});
   EXPECT_THAT(text.out, HasSubstr("warning: the text has 140 tokens, and the model was trained on 128 at a time"));
   const json report = json::parse(run_rootdk({"inspect", "builtin", "--ids", ids, "--layers", "0", "--json"}).out);

@@ -117,7 +117,9 @@ double link_rate(Transport& transport, std::size_t bytes) {
 DistributedParams params_of(const DistributedBench& b, int ranks) {
   DistributedParams params{.scheme = b.scheme, .key_chunk = b.key_chunk, .query_block = b.query_block};
   params.timeout_seconds = 3600;
-  params.queries = b.shares == "zigzag" ? zigzag_shares(b.len, ranks) : contiguous_shares(b.len, ranks);
+  params.queries = b.shares == "zigzag"    ? zigzag_shares(b.len, ranks)
+                   : b.shares == "striped" ? striped_shares(b.len, ranks, b.key_chunk)
+                                           : contiguous_shares(b.len, ranks);
   return params;
 }
 
@@ -199,8 +201,7 @@ void report(const DistributedBench& b, const std::vector<RankResult>& all, const
   }
   const auto ranks = static_cast<int>(all.size());
   const double work = pairs(b) * 4.0 * static_cast<double>(b.heads * b.head_dim) * (b.backward ? 4.5 : 1.0);
-  DistributedParams params = params_of(b, ranks);
-  if (link > 0) params.rates.link_bytes = link;
+  const DistributedParams params = params_of(b, ranks);
   const DistributedExplanation explained = explain_distributed({.heads = b.heads,
                                                                 .kv_heads = b.kv_heads,
                                                                 .head_dim = b.head_dim,
@@ -302,7 +303,8 @@ void add_distributed_bench(Command& bench) {
       ->between(1, 1024)
       ->type_name("N");
   verb->add_option("--dtype", b.dtype, "Element type (default: f32)")->one_of({"f32", "bf16", "f16"});
-  verb->add_option("--shares", b.shares, "Which rows a rank has (default: zigzag)")->one_of({"contiguous", "zigzag"});
+  verb->add_option("--shares", b.shares, "Which rows a rank has (default: zigzag)")
+      ->one_of({"contiguous", "zigzag", "striped"});
   verb->add_choice<Scheme>(
       "--scheme", b.scheme,
       {{"automatic", Scheme::automatic}, {"ring", Scheme::ring}, {"gather", Scheme::gather}, {"heads", Scheme::heads}},

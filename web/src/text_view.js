@@ -108,6 +108,7 @@ export class TextView {
     if (this.cells?.length !== model.layers * model.heads) {
       this.cells = [];
       this.grid.style.setProperty('--heads', model.heads);
+      this.grid.classList.toggle('dense', model.heads > 6);  // numbers then go to the lines below, and to the pointer
       this.grid.replaceChildren();
       for (let layer = 0; layer < model.layers; ++layer) {
         for (let head = 0; head < model.heads; ++head) {
@@ -160,6 +161,9 @@ export class TextView {
     this.remove.textContent =
         `${state.removed.split(',').includes(`${state.layer}.${state.head}`) ? 'Put back' : 'Remove'} head ${
             state.layer}.${state.head} …`;
-    this.legend.textContent = rule ? `${rule.name}: ${rule.rule}.` : '';
+    const scored = label && label.label !== 'mixed' && label.chance !== null;
+    this.legend.textContent = !rule ? '' :
+                                      `${state.layer}.${state.head} ${rule.name}: ${rule.rule}.` +
+            (scored ? ` Score ${short(label.score)}, by chance ${short(label.chance)}, ${label.rows} rows.` : '');
   }
 }

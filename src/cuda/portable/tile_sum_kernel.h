@@ -68,7 +68,7 @@ __device__ void add_logit_gradients(WarpTile<TileShape<Compute>::kStream / 8>& s
                                round_up(rule.value_dim, kDepthStep));
   const RowTerms terms[2] = {load_terms(args.terms, head, first_row + warp_row + fragment_row(0)),
                              load_terms(args.terms, head, first_row + warp_row + fragment_row(2))};
-  to_gradients<N>(s, dp, features, head, TileOrigin<Rows::queries>{first_row + warp_row, first_key},
+  to_gradients<N>(s, dp, features, head, TileCorner<Rows::queries>{first_row + warp_row, first_key},
                   rule.ranges_keep({first_row, first_row + Shape::kOwned}, {first_key, first_key + kStream}, sequence),
                   [&](int, int e) { return terms[e / 2]; });
   for_each_element<N>([&](int n, int e) { sum[n][e] += dp[n][e]; });

@@ -36,8 +36,9 @@ Finding saturation_over_head_dim(const Bench& bench) {
   bool all = true;
   double most_scaled = 0;
   for (std::int64_t head_dim : {16, 32, 64, 128, 256, 512}) {
-    const auto unscaled = sample_rows(bench, random, {rows, kKeys, head_dim}, {.logits = {.scale = Scale::none()}});
-    const auto scaled = sample_rows(bench, random, {rows, kKeys, head_dim}, {});
+    const RowInputs inputs = random_rows(random, {rows, kKeys, head_dim});
+    const auto unscaled = row_statistics(bench, inputs.q, inputs.k, {.logits = {.scale = Scale::none()}});
+    const auto scaled = row_statistics(bench, inputs.q, inputs.k, {});
     const double share = unscaled.share_over(kThreshold);
     const double m = maximum / std::sqrt(static_cast<double>(head_dim));
     figure.series[0].x.push_back(static_cast<double>(head_dim));

@@ -20,9 +20,9 @@ Finding small_and_large_head_dim(const Bench& bench) {
   double small = 0, large = 0, middle_scaled = 0, large_scaled = 0;
   Interval top_at_64, top_at_1024;
   for (std::int64_t head_dim : {2, 4, 8, 16, 32, 64, 128, 256, 512, 1024}) {
-    const RowSample unscaled =
-        sample_rows(bench, random, {rows, kKeys, head_dim}, {.logits = {.scale = Scale::none()}});
-    const RowSample scaled = sample_rows(bench, random, {rows, kKeys, head_dim}, {});
+    const RowInputs inputs = random_rows(random, {rows, kKeys, head_dim});
+    const RowSample unscaled = row_statistics(bench, inputs.q, inputs.k, {.logits = {.scale = Scale::none()}});
+    const RowSample scaled = row_statistics(bench, inputs.q, inputs.k, {});
     const double top = mean(unscaled.max_weight), scaled_top = mean(scaled.max_weight);
     figure.series[0].x.push_back(static_cast<double>(head_dim));
     figure.series[0].y.push_back(top);

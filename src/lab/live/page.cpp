@@ -50,14 +50,6 @@ std::string joined_modules() {
   return script;
 }
 
-// The longest text the model was trained on, by any of the names that configs have for it; 0: not said.
-std::int64_t trained_context(const nlohmann::json& config) {
-  for (const char* name : {"context", "max_position_embeddings", "n_positions", "max_seq_len"}) {
-    if (config.contains(name) && config.at(name).is_number_integer()) return config.at(name).get<std::int64_t>();
-  }
-  return 0;
-}
-
 // {"name", "context", "files": {name: base64}}
 std::string model_json(const std::string& model) {
   namespace fs = std::filesystem;
@@ -82,8 +74,7 @@ std::string model_json(const std::string& model) {
   for (const std::string& name : names) {
     if (fs::exists(folder / name)) files[name] = base64(read_file(folder / name));
   }
-  const nlohmann::json settings = nlohmann::json::parse(read_file(folder / "config.json"));
-  return nlohmann::json{{"name", folder.filename().string()}, {"context", trained_context(settings)}, {"files", files}}
+  return nlohmann::json{{"name", folder.filename().string()}, {"context", config.trained_context}, {"files", files}}
       .dump();
 }
 

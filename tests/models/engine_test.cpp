@@ -186,7 +186,7 @@ TEST(StoredWeights, RoundedActivationsAreNear) {
   std::vector<std::int32_t> both = some_ids(12, 2);
   const std::vector<std::int32_t> other = some_ids(12, 3);
   both.insert(both.end(), other.begin(), other.end());
-  const std::vector<float> in_a_batch = numbers(model.forward(context, {.ids = both, .batch = 2}).output);
+  const std::vector<float> in_a_batch = numbers(model.forward(context, {.batch = 2, .ids = both}).output);
   EXPECT_TRUE(std::equal(rounded.begin(), rounded.end(), in_a_batch.begin()));
   EXPECT_THROW(load_model(narrow.path, {.activations = DType::f16}), Error);
 }

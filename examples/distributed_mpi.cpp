@@ -22,7 +22,8 @@ rootdk::Tensor rows(const std::vector<rootdk::RowRange>& share, double frequency
     for (const rootdk::RowRange& range : share) {
       for (std::int64_t i = range.begin; i < range.end; ++i) {
         for (std::int64_t d = 0; d < kHeadDim; ++d) {
-          tensor.values<float>()[next++] = static_cast<float>(std::sin(frequency * static_cast<double>(i * (d + 1) + h)));
+          tensor.values<float>()[next++] =
+              static_cast<float>(std::sin(frequency * static_cast<double>((i + 1) * (d + 1) + h)));
         }
       }
     }

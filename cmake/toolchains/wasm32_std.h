@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <functional>
 #include <iterator>
+#include <memory>
 
 namespace std {
 
@@ -20,6 +21,11 @@ constexpr To bit_cast(const From& from) noexcept {
   return __builtin_bit_cast(To, from);
 }
 #endif
+
+template <class Array>
+std::unique_ptr<Array> make_unique_for_overwrite(std::size_t size) {
+  return std::unique_ptr<Array>(new std::remove_extent_t<Array>[size]);
+}
 
 namespace ranges {
 

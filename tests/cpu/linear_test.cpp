@@ -162,7 +162,7 @@ TEST_P(LinearTarget, BlocksOfOddNumbers) {
       const auto at = static_cast<std::size_t>(k);
       x[at] *= 1e-33f;                                         // row 0, first block
       x[at + static_cast<std::size_t>(columns)] = 0;           // row 1
-      x[at + static_cast<std::size_t>(2 * columns)] *= 3e35f;  // row 2
+      x[at + static_cast<std::size_t>(2 * columns)] *= 3e34f;  // row 2
     }
     x[static_cast<std::size_t>(3 * columns + 40)] = INFINITY;
     x[static_cast<std::size_t>(5 * columns + 3)] = NAN;

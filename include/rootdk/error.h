@@ -13,7 +13,7 @@ enum class ErrorKind : std::int32_t {
   invalid_argument = 0,  // the caller's values make no sense; the call will fail again
   unsupported = 1,       // the values make sense, but nothing that is built here serves them
   out_of_memory = 2,     // host or device memory ran out; a smaller call may succeed
-  device = 3,            // the device or its driver failed
+  device = 3,            // the device, its driver, or another rank failed
   file = 4,              // a file is missing, cannot be read or written, or does not hold what it should
   internal = 5,          // a mistake of the library
 };

@@ -82,7 +82,8 @@ TEST(Statistics, KurtosisIntervalsCoverAsOftenAsTheySay) {
 
 // Rows that share their keys are not independent: the interval of their mean counts sets.
 TEST(Statistics, RowsThatShareKeysCountAsOne) {
-  RowSample sample{.rows_per_set = 4};
+  RowSample sample;
+  sample.rows_per_set = 4;
   for (double value : {1.0, 2.0, 4.0}) sample.entropy.insert(sample.entropy.end(), 4, value);
   const std::vector<double> sets = {1, 2, 4};
   EXPECT_EQ(sample.mean_of(sample.entropy).value, mean(sets));

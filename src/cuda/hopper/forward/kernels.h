@@ -1,7 +1,7 @@
 #pragma once
 
 // The forward kernels by element type and head_dim. Each pair is compiled in one file, which CMake writes from
-// instance.cu.in.
+// ../tensor_kernels.cu.in.
 
 #include "cuda/hopper/forward/config.h"
 #include "rootdk/dtype.h"

@@ -92,8 +92,8 @@ TEST(DistributedErrors, ARankThatEnds) {
     Local here(20);
     distributed_attention(transport, here.q, here.k, here.v, here.out, params_for(3, 60));
   });
-  EXPECT_THAT(errors[0], HasSubstr("rank 1 has ended"));
-  EXPECT_THAT(errors[2], HasSubstr("rank 1 has ended"));
+  // A rank that has met its error has ended for the others, too: either may be named first.
+  for (const int rank : {0, 2}) EXPECT_THAT(errors[static_cast<std::size_t>(rank)], HasSubstr(" has ended"));
 }
 
 // Passes everything on until it has sent a number of messages, then fails.

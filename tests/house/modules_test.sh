@@ -8,7 +8,7 @@ shift 2
 
 # What each module may include besides its own headers and the public ones: the table of ARCHITECTURE.md.
 declare -A may_include=(
-  [core]="" [reference]="core" [cpu]="core" [cuda]="core" [dispatch]="core" [c_api]="core dispatch"
+  [core]="" [reference]="core" [cpu]="core" [cuda]="core" [dispatch]="core" [distributed]="core dispatch" [c_api]="core dispatch"
   [layers]="core dispatch" [models]="core dispatch layers" [lab]="core dispatch layers models"
   [models_api]="core dispatch c_api layers models lab"
 )

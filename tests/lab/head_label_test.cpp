@@ -74,7 +74,9 @@ TEST(HeadLabels, EveryKindIsFound) {
     EXPECT_TRUE(label.significant);
     EXPECT_GT(label.rows, 50);
     EXPECT_LE(label.tokens, 60);
-    if (kind.label != HeadLabel::broad) EXPECT_LT(label.chance, 0.5 * label.score);
+    if (kind.label != HeadLabel::broad) {
+      EXPECT_LT(label.chance, 0.5 * label.score);
+    }
   }
 }
 

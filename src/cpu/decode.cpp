@@ -146,7 +146,7 @@ class AttendRun {
   std::int64_t position_of(std::int64_t row) const {
     const auto after = std::upper_bound(call_.sequences.begin(), call_.sequences.end(), row,
                                         [](std::int64_t r, const CallSequence& sequence) { return r < sequence.row; });
-    // Spans without tokens begin at the same row as the next: the last one that begins here holds it.
+    // Sequences without tokens begin at the same row as the next: the last one that begins here holds the row.
     const CallSequence& sequence = *(after - 1);
     return sequence.position + row - sequence.row;
   }

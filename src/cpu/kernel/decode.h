@@ -29,7 +29,7 @@ class DecodeKernel {
   using Values = TileValues<typename Product::Lanes, typename Product::Weight>;
 
   // `careful`: a key whose weight is 0 adds nothing, even where its value is NaN or infinite.
-  explicit DecodeKernel(const DecodeBlock& block, bool careful = false)
+  DecodeKernel(const DecodeBlock& block, bool careful)
       : block_(block),
         rule_(*block.rule),
         careful_(careful),
@@ -54,18 +54,6 @@ class DecodeKernel {
     const KeyTile nothing;
     // The first rows fetch, the others find everything in the caches.
     for (int b = 0; b < row_blocks_; ++b) attend(b, tile, b == 0 ? ahead : nothing);
-  }
-
-  // Whether 0 times a value may have made a NaN: a logit of -inf hides its key as a mask does, but no range tells.
-  bool needs_care() const {
-    if (sizeof(Element) == 1 || careful_) return false;
-    for (int r = 0; r < block_.row_count; ++r) {
-      const float* row = block_.state.out + r * block_.state.out_stride;
-      for (int d = 0; d < block_.value_dim; ++d) {
-        if (row[d] != row[d]) return true;
-      }
-    }
-    return false;
   }
 
   KeyTile next(const KeyTile& tile) const { return find_from(tile.begin + KeyTile::kKeys, block_.end); }
@@ -359,33 +347,45 @@ class DecodeKernel {
   DecodeScratch<Product> scratch_;
 };
 
-// A chunk of one head once more, carefully.
-template <class Product>
-void run_carefully(const DecodeBlock& block) {
-  DecodeKernel<Product> kernel(block, true);
-  const typename DecodeKernel<Product>::KeyTile nothing;
-  for (auto tile = kernel.start(); tile.total > 0; tile = kernel.next(tile)) kernel.add(tile, nothing);
+// Whether 0 times a value may have made a NaN: a logit of -inf hides its key as a mask does, but no range tells. Bytes
+// are finite.
+template <class Element>
+bool needs_care(const DecodeBlock& block) {
+  if (sizeof(Element) == 1) return false;
+  int nan = 0;  // without a branch in the loop, which runs in vectors
+  for (int r = 0; r < block.row_count; ++r) {
+    const float* row = block.state.out + r * block.state.out_stride;
+    for (int d = 0; d < block.value_dim; ++d) nan |= row[d] != row[d];
+  }
+  return nan != 0;
 }
 
 // See DecodeTable::run. All heads see the same keys, so that their tiles begin at the same positions. Where heads take
 // turns, what is read two tiles later is prefetched, since a page holds few bytes of a head; otherwise the next tile.
+// A head that needs care runs once more by a call of the same function: a second one would call the kernel's functions
+// from two places, and the compiler would no longer put them in line, which costs 5 %.
 template <class Product>
-void run_chunk(const DecodeBlock* blocks, int count) {
+void run_chunk_of(const DecodeBlock* blocks, int count, bool careful) {
   using Kernel = DecodeKernel<Product>;
   typename Kernel::KeyTile tiles[2 * kMaxHeadsTogether];  // of this turn and, as far as they are fetched, of the next
   const int ahead = count > 2 ? 2 : 1;
-  for (int head = 0; head < count; ++head) tiles[head] = Kernel(blocks[head]).start();
+  for (int head = 0; head < count; ++head) tiles[head] = Kernel(blocks[head], careful).start();
   while (tiles[0].total > 0) {
-    for (int head = 0; head < ahead; ++head) tiles[count + head] = Kernel(blocks[head]).following(tiles[head]);
+    for (int head = 0; head < ahead; ++head) tiles[count + head] = Kernel(blocks[head], careful).following(tiles[head]);
     for (int head = 0; head < count; ++head) {
-      Kernel kernel(blocks[head]);
+      Kernel kernel(blocks[head], careful);
       kernel.add(tiles[head], tiles[head + ahead]);
       tiles[head] = kernel.next(tiles[head]);
     }
   }
-  for (int head = 0; head < count; ++head) {
-    if (Kernel(blocks[head]).needs_care()) run_carefully<Product>(blocks[head]);
+  for (int head = 0; head < count && !careful; ++head) {
+    if (needs_care<typename Kernel::Element>(blocks[head])) run_chunk_of<Product>(blocks + head, 1, true);
   }
+}
+
+template <class Product>
+void run_chunk(const DecodeBlock* blocks, int count) {
+  run_chunk_of<Product>(blocks, count, false);
 }
 
 }  // namespace

@@ -13,13 +13,13 @@ namespace {
 
 constexpr std::chrono::microseconds kProgressEvery{100};
 
-std::int64_t width_bytes(const ConstTensorView& view) {
+std::int64_t row_width_bytes(const ConstTensorView& view) {
   return view.size(3) * static_cast<std::int64_t>(size_of(view.dtype));
 }
 
 // rows of [batch, heads, rows, width] from one tensor into another.
 void copy_rows(const ConstTensorView& from, std::byte* to, std::int64_t to_rows, std::int64_t to_first) {
-  const auto element = static_cast<std::int64_t>(size_of(from.dtype)), width = width_bytes(from);
+  const auto element = static_cast<std::int64_t>(size_of(from.dtype)), width = row_width_bytes(from);
   for (std::int64_t b = 0; b < from.size(0); ++b) {
     for (std::int64_t h = 0; h < from.size(1); ++h) {
       std::byte* out = to + ((b * from.size(1) + h) * to_rows + to_first) * width;
@@ -94,7 +94,7 @@ void Stream::make_hops() {
 
 std::size_t Stream::row_bytes() const {
   std::int64_t bytes = 0;
-  for (const ConstTensorView& view : tensors_) bytes += view.size(0) * view.size(1) * width_bytes(view);
+  for (const ConstTensorView& view : tensors_) bytes += view.size(0) * view.size(1) * row_width_bytes(view);
   return static_cast<std::size_t>(bytes);
 }
 
@@ -125,7 +125,7 @@ std::vector<ConstTensorView> Stream::views_of(const std::byte* data, std::int64_
   for (const ConstTensorView& tensor : tensors_) {
     const std::int64_t shape[] = {tensor.size(0), tensor.size(1), rows, tensor.size(3)};
     views.emplace_back(static_cast<const void*>(data), tensor.dtype, std::span<const std::int64_t>(shape));
-    data += tensor.size(0) * tensor.size(1) * rows * width_bytes(tensor);
+    data += tensor.size(0) * tensor.size(1) * rows * row_width_bytes(tensor);
   }
   return views;
 }
@@ -134,7 +134,7 @@ void Stream::place(const StreamPart& part, const std::vector<ConstTensorView>& f
                    std::int64_t item_rows) const {
   for (const ConstTensorView& view : from) {
     copy_rows(view, item, item_rows, part.offset);
-    item += view.size(0) * view.size(1) * item_rows * width_bytes(view);
+    item += view.size(0) * view.size(1) * item_rows * row_width_bytes(view);
   }
 }
 

@@ -187,7 +187,8 @@ SchemeCost heads_cost(const Whole& whole, const DistributedShape& s, const Distr
   }
   const double flops = seen * static_cast<double>(s.batch) * 2 * static_cast<double>(s.head_dim + s.value_dim);
   const auto count = static_cast<std::int64_t>(distributed.queries.size());
-  const auto most = static_cast<double>((s.heads + count - 1) / count);
+  const std::int64_t most_heads = (s.heads + count - 1) / count;  // of a rank
+  const auto most = static_cast<double>(most_heads);
   cost.compute_seconds = flops * most / distributed.rates.flops;
   // A rank sends its rows of q to those who compute their heads, k and v to all who need a head of them, and gets out
   // back.

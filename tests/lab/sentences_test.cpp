@@ -17,12 +17,39 @@ struct Number {
   double unit = 0;  // of its last digit
 };
 
+// std::regex recurses once for every character that it skips, too deep for the pictures of a page: these only search.
+
+std::string replaced(const std::string& text, std::string_view what, std::string_view by) {
+  std::string result;
+  std::size_t at = 0;
+  for (std::size_t found; (found = text.find(what, at)) != std::string::npos; at = found + what.size()) {
+    result += text.substr(at, found - at);
+    result += by;
+  }
+  return result + text.substr(at);
+}
+
+// Every part of the text from `open` to the next `close` becomes a blank; what lies between them joins `inner`.
+std::string cut_out(const std::string& text, std::string_view open, std::string_view close,
+                    std::string* inner = nullptr) {
+  std::string result;
+  std::size_t at = 0;
+  for (std::size_t begin; (begin = text.find(open, at)) != std::string::npos;) {
+    const std::size_t from = begin + open.size(), end = text.find(close, from);
+    if (end == std::string::npos) break;
+    result += text.substr(at, begin - at) + " ";
+    if (inner) *inner += text.substr(from, end - from) + "\n";
+    at = end + close.size();
+  }
+  return result + text.substr(at);
+}
+
 std::string without_markup(std::string html) {
-  html = std::regex_replace(html, std::regex("·10<sup>(-?[0-9]+)</sup>"), "e$1");
-  html = std::regex_replace(html, std::regex("<[^>]*>"), " ");
+  html = replaced(replaced(html, "·10<sup>", "e"), "</sup>", "");
+  html = cut_out(html, "<", ">");
   const std::pair<const char*, const char*> kEscapes[] = {
       {"&lt;", "<"}, {"&gt;", ">"}, {"&quot;", "\""}, {"&amp;", "&"}};
-  for (const auto& [escape, character] : kEscapes) html = std::regex_replace(html, std::regex(escape), character);
+  for (const auto& [escape, character] : kEscapes) html = replaced(html, escape, character);
   return html;
 }
 
@@ -72,12 +99,13 @@ Article article_of(const std::string& page, int id) {
   const std::size_t begin = page.find("id=\"claim-" + std::to_string(id) + "\""), end = page.find("</article>", begin);
   std::string html = page.substr(begin, end - begin);
   html = html.substr(html.find('>') + 1);
-  html = std::regex_replace(html, std::regex("<svg[\\s\\S]*?</svg>"), " ");
-  static const std::regex kSentence("<p class=\"note\">([\\s\\S]*?)</p>|<figcaption>([\\s\\S]*?)</figcaption>");
+  html = cut_out(html, "<svg", "</svg>");
   Article article;
-  for (std::sregex_iterator it(html.begin(), html.end(), kSentence), last; it != last; ++it)
-    article.sentences += without_markup((*it)[1].str() + " " + (*it)[2].str()) + "\n";
-  article.table = without_markup(std::regex_replace(html, kSentence, " "));
+  std::string sentences;
+  html = cut_out(html, "<p class=\"note\">", "</p>", &sentences);
+  html = cut_out(html, "<figcaption>", "</figcaption>", &sentences);
+  article.sentences = without_markup(sentences);
+  article.table = without_markup(html);
   return article;
 }
 

@@ -9,8 +9,8 @@ if(ROOTDK_CCACHE AND PROJECT_IS_TOP_LEVEL AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${rootdk_launcher})
 endif()
 
-# rootdk_compile_in_groups(target): several sources compile as one, so that the headers they share are read once. This saves a third of
-# the processor time of a first build. Names in anonymous namespaces are then unique in the target. The preset `clang` of
+# rootdk_compile_in_groups(target): several sources compile as one, so that the headers they share are read once in
+# a first build. Names in anonymous namespaces are then unique in the target. The preset `clang` of
 # `make check` compiles every source alone.
 option(ROOTDK_UNITY "Compile the sources of some targets in groups" ON)
 function(rootdk_compile_in_groups target)

@@ -8,8 +8,8 @@ import numpy as np
 import oracle
 from arrays import TYPES
 
-# Over the estimates below, which are of the size that rounding errors usually have. A million configurations have a
-# billion elements, of which the unluckiest is this far out.
+# Over the estimates below, which are of the size that rounding errors usually have. The unluckiest element of 470,000
+# configurations was 4.1 times its estimate out.
 SLACK = 5.0
 
 

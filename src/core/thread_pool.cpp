@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <condition_variable>
 #include <map>
 #include <memory>
@@ -13,6 +14,10 @@
 #include <pthread.h>
 #include <sched.h>
 
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
 #include "core/cgroup.h"
 #include "core/check.h"
 #include "core/environment.h"
@@ -20,6 +25,14 @@
 
 namespace rootdk {
 namespace {
+
+void pause_processor() {
+#if defined(__SSE2__)
+  _mm_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
 
 // True on the pool's own threads, where a nested parallel call runs in place instead of waiting for itself.
 thread_local bool inside_pool = false;
@@ -31,10 +44,38 @@ class InsidePool {
   ~InsidePool() { inside_pool = false; }
 };
 
-// One job at a time: the caller works along with the threads, and indices are handed out by a counter.
+int usable_threads() {
+#if defined(__EMSCRIPTEN__)
+  return 1;
+#else
+  cpu_set_t set;
+  const bool known = sched_getaffinity(0, sizeof set, &set) == 0;
+  const int count = known ? CPU_COUNT(&set) : static_cast<int>(std::thread::hardware_concurrency());
+  const int quota = cgroup_cpus("/");
+  return std::max(1, quota ? std::min(count, quota) : count);
+#endif
+}
+
+// Waits for `ready` without giving up the processor, for at most kAwake. Products of a model's layers follow each other
+// within that time, and to wake a sleeping thread takes as long as a product of one token.
+constexpr std::chrono::microseconds kAwake{100};
+template <class Ready>
+bool spin_until(Ready ready) {
+  const auto end = std::chrono::steady_clock::now() + kAwake;
+  do {
+    for (int i = 0; i < 32; ++i) {
+      if (ready()) return true;
+      pause_processor();
+    }
+  } while (std::chrono::steady_clock::now() < end);
+  return false;
+}
+
+// One job at a time: the caller works along with the threads, and indices are handed out by a counter. A thread that
+// wakes up after the last index was taken does not join the job, and the caller does not wait for it.
 class ThreadPool final : public Executor {
  public:
-  explicit ThreadPool(int threads) {
+  explicit ThreadPool(int threads) : may_spin_(threads <= usable_threads()) {
 #if defined(__EMSCRIPTEN__)
     threads = 1;  // a page opened from a file gets no threads: the caller does all the work
 #endif
@@ -63,22 +104,20 @@ class ThreadPool final : public Executor {
     }
     std::lock_guard one_caller(callers_);
     TaskErrors errors;
+    const Job job{task, context, count, &errors};
     {
       std::lock_guard lock(mutex_);
-      job_ = {task, context, count, &errors};
+      job_ = job;
+      open_ = true;
       next_.store(0, std::memory_order_relaxed);
-      busy_ = static_cast<int>(workers_.size());
-      ++generation_;
+      generation_.fetch_add(1, std::memory_order_relaxed);
     }
     wake_.notify_all();
     {
       const InsidePool here;
-      take_indices(job_);
+      take_indices(job);
     }
-    {
-      std::unique_lock lock(mutex_);
-      done_.wait(lock, [this] { return busy_ == 0; });
-    }
+    wait_for_joined();
     errors.rethrow();
   }
 
@@ -93,7 +132,7 @@ class ThreadPool final : public Executor {
   void stop() {
     {
       std::lock_guard lock(mutex_);
-      stopping_ = true;
+      stopping_.store(true, std::memory_order_relaxed);
     }
     wake_.notify_all();
     for (std::thread& worker : workers_) worker.join();
@@ -106,44 +145,53 @@ class ThreadPool final : public Executor {
     }
   }
 
+  void wait_for_joined() {
+    {
+      std::lock_guard lock(mutex_);
+      open_ = false;
+    }
+    const auto none_left = [this] { return joined_.load(std::memory_order_relaxed) == 0; };
+    if (may_spin_) spin_until(none_left);
+    // The lock also makes what the threads wrote visible here.
+    std::unique_lock lock(mutex_);
+    done_.wait(lock, none_left);
+  }
+
   void work() {
     inside_pool = true;
     std::uint64_t seen = 0;
-    std::unique_lock lock(mutex_);
+    const auto called = [&] {
+      return stopping_.load(std::memory_order_relaxed) || generation_.load(std::memory_order_relaxed) != seen;
+    };
     for (;;) {
-      wake_.wait(lock, [&] { return stopping_ || generation_ != seen; });
-      if (stopping_) return;
-      seen = generation_;
+      if (may_spin_) spin_until(called);
+      std::unique_lock lock(mutex_);
+      wake_.wait(lock, called);
+      if (stopping_.load(std::memory_order_relaxed)) return;
+      seen = generation_.load(std::memory_order_relaxed);
+      if (!open_) continue;
+      joined_.fetch_add(1, std::memory_order_relaxed);
       const Job job = job_;
       lock.unlock();
       take_indices(job);
       lock.lock();
-      if (--busy_ == 0) done_.notify_one();
+      if (joined_.fetch_sub(1, std::memory_order_relaxed) == 1) done_.notify_one();
     }
   }
 
-  std::mutex callers_;  // calls from several threads take turns
+  const bool may_spin_;  // not where the pool has more threads than there are processors
+  std::mutex callers_;   // calls from several threads take turns
   std::mutex mutex_;
   std::condition_variable wake_, done_;
+  // Written under the lock; atomic where a thread that spins reads them.
   Job job_;
+  bool open_ = false;
   std::atomic<std::int64_t> next_{0};
-  std::uint64_t generation_ = 0;
-  int busy_ = 0;
-  bool stopping_ = false;
+  std::atomic<std::uint64_t> generation_{0};
+  std::atomic<int> joined_{0};  // threads that take the job's indices
+  std::atomic<bool> stopping_{false};
   std::vector<std::thread> workers_;
 };
-
-int usable_threads() {
-#if defined(__EMSCRIPTEN__)
-  return 1;
-#else
-  cpu_set_t set;
-  const bool known = sched_getaffinity(0, sizeof set, &set) == 0;
-  const int count = known ? CPU_COUNT(&set) : static_cast<int>(std::thread::hardware_concurrency());
-  const int quota = cgroup_cpus("/");
-  return std::max(1, quota ? std::min(count, quota) : count);
-#endif
-}
 
 struct Pools {
   std::mutex mutex;

@@ -36,6 +36,10 @@ class Rounding:
         if forward.o.get("softcap"):
             self.logit = self.logit + 16 * unit * forward.o["softcap"] * forward.taking_part
 
+    def cap_slope(self, c):
+        """What the slope of a softcap of 1 may be off by, over a rounding of 1."""
+        return {"bf16": 2.0**-17, "f16": 2.0**-20}.get(c["dtype"], 0.0) if c["place"] == "cuda" else 0.0
+
     def weight(self, p, lse):
         """The relative error of weights whose lse is rounded."""
         lse = np.where(np.isfinite(lse), lse, 0)
@@ -277,8 +281,8 @@ def _backward_errors(built, truth, part, lse, upstream):
     _add_score_errors(r, truth, part, errors)
     if built.c["place"] == "cuda" and truth.o.get("score") == "cosine":
         _add_rounded_cosines(r, part, errors)
-    if softcap:  # 1 - t^2 near 0 is off by a rounding of 1
-        flat = part.spread(part.ds_size * 8 * r.unit, flat=True)
+    if softcap:  # 1 - t^2 near 0 is off by a rounding of 1, or by what docs/operation.md allows kernels of 16-bit types
+        flat = part.spread(part.ds_size * (8 * r.unit + r.cap_slope(built.c) / softcap), flat=True)
         errors = {name: x + flat.get(name, 0) for name, x in errors.items()}
     errors["v"] = (m * p * (relative + r.half + r.rows) + r.lost * (p > 0) * m).swapaxes(-1, -2) @ g
     errors["v"] = errors["v"] + r.lost_products(p.shape[2], part.g)
@@ -318,7 +322,8 @@ def _add_score_errors(r, truth, part, errors):
 
 def _add_rounded_cosines(r, part, errors):
     """On CUDA the gradient by q . k, not by the cosine, is rounded to the type: f16 loses what is small of it. Vectors
-    there have their largest element at 1 or above."""
+    there have their largest element at 1 or above. What is lost counts along the other vector, and along the vector
+    itself, which is taken out."""
     logits = part.logits
     seen = (part.p > 0) * r.lost_gradient * abs(logits.factor)
 
@@ -327,5 +332,9 @@ def _add_rounded_cosines(r, part, errors):
         return np.maximum(1, 2 / np.where(top == 0, 1, top))
 
     more_q, more_k = enlarged(logits.q), enlarged(logits.k)
-    errors["q"] = errors["q"] + seen @ (np.abs(logits.k) * more_k) * more_q
-    errors["k"] = errors["k"] + seen.swapaxes(-1, -2) @ (np.abs(logits.q) * more_q) * more_k
+    q, k = np.abs(logits.q) * more_q, np.abs(logits.k) * more_k
+    errors["q"] = errors["q"] + (seen @ k) * more_q
+    errors["k"] = errors["k"] + (seen.swapaxes(-1, -2) @ q) * more_k
+    product = np.abs(logits.score) * (logits.q_norm * more_q) * (logits.k_norm * more_k.swapaxes(-1, -2))
+    for name, more in part.along_own(seen, product, np.abs).items():
+        errors[name] = errors[name] + more

@@ -76,6 +76,25 @@ TEST_F(HopperDecode, GarbagePastTheLength) {
                          DType::bf16));
 }
 
+// The value of the last key, which only the last query of a causal call sees.
+void plant_nan_in_last_value(AttentionCase& c) {
+  const TensorView v = c.v.view();
+  for (std::int64_t h = 0; h < v.size(1); ++h) {
+    v.as<double>()[h * v.stride(1) + (v.size(2) - 1) * v.stride(2) + 3] = NAN;
+  }
+}
+
+TEST_F(HopperDecode, NaNReachesOnlyTheQueriesThatSeeIt) {
+  for (const std::int64_t head_dim : {64, 96, 128, 192, 256}) {
+    for (const std::int64_t kv_len : {1, 2, 60, 1500}) {  // one key: the first query sees none
+      CaseSpec spec{.name = "seen", .heads = 4, .kv_heads = 2, .q_len = 2, .kv_len = kv_len, .head_dim = head_dim};
+      spec.scalars.causal = true;
+      spec.edit = plant_nan_in_last_value;
+      expect_close(make_case(spec, DType::bf16));
+    }
+  }
+}
+
 TEST_F(HopperDecode, SameBitsEveryRun) {
   const AttentionCase problem = make_case(
       {.name = "bits", .heads = 32, .kv_heads = 8, .q_len = 1, .kv_len = 20000, .head_dim = 128}, DType::bf16);

@@ -52,8 +52,11 @@ TEST_F(HopperKvCache, LongSequencesInPagesOfEverySize) {
 }
 
 TEST_F(HopperKvCache, TheSameBitsInAnyCall) {
-  for (const DType cache_dtype : {DType::bf16, DType::i8, DType::f8e4m3})
-    expect_same_bits_in_any_call("sm90", DType::bf16, cache_dtype);
+  for (const DType cache_dtype : {DType::bf16, DType::i8, DType::f8e4m3}) {
+    for (const double softcap : {0.0, 3.0}) {  // 3: some logits are small, others are not
+      expect_same_bits_in_any_call("sm90", DType::bf16, cache_dtype, softcap);
+    }
+  }
 }
 
 TEST_F(HopperKvCache, RefusalsSayWhy) {

@@ -62,22 +62,24 @@ void expect_pages_of_every_size(const std::string& target, DType q_dtype, DType 
   }
 }
 
-void expect_same_bits_in_any_call(const std::string& target, DType q_dtype, DType cache_dtype) {
+void expect_same_bits_in_any_call(const std::string& target, DType q_dtype, DType cache_dtype, double softcap) {
   SCOPED_TRACE(std::string(name_of(q_dtype)) + " over " + std::string(name_of(cache_dtype)));
   Twins twins(target, q_dtype, cache_dtype, 64);
+  AttendParams params;
+  params.logits.softcap = softcap;
   constexpr std::int64_t kTokens = 40, kFirst = Twins::kLen - kTokens;
   const SequenceId one = twins.device_one(), other = twins.device().fork(one, 700);
   const KvStep all{.sequence = one, .tokens = kTokens};
-  const Tensor together = twins.attend_device(kFirst, kTokens, {&all, 1});
-  const Tensor again = twins.attend_device(kFirst, kTokens, {&all, 1});
+  const Tensor together = twins.attend_device(kFirst, kTokens, {&all, 1}, params);
+  const Tensor again = twins.attend_device(kFirst, kTokens, {&all, 1}, params);
   EXPECT_EQ(std::memcmp(together.view().data, again.view().data, again.bytes()), 0);
   for (const std::int64_t i : {0, 1, 17, 39}) {
     const KvStep single{.sequence = one, .tokens = 1, .position = kFirst + i};
-    EXPECT_TRUE(same_row(twins.attend_device(kFirst + i, 1, {&single, 1}), 0, together, i)) << "token " << i;
+    EXPECT_TRUE(same_row(twins.attend_device(kFirst + i, 1, {&single, 1}, params), 0, together, i)) << "token " << i;
   }
   // The rows of q follow one another: the last of these is the last of `together`.
   const KvStep batch[] = {{.sequence = other, .tokens = 2}, {.sequence = one, .tokens = 1}};
-  const Tensor beside = twins.attend_device(Twins::kLen - 3, 3, batch);
+  const Tensor beside = twins.attend_device(Twins::kLen - 3, 3, batch, params);
   EXPECT_TRUE(same_row(beside, 2, together, kTokens - 1));
 }
 

@@ -10,6 +10,7 @@
 #include "cuda/hopper/decode/byte_scores.cuh"
 #include "cuda/hopper/decode/byte_tiles.cuh"
 #include "cuda/hopper/decode/merge.cuh"
+#include "cuda/hopper/decode/repair.cuh"
 #include "cuda/hopper/decode/rows.cuh"
 #include "cuda/hopper/shared/row_results.cuh"
 #include "cuda/hopper/shared/softmax.cuh"
@@ -24,9 +25,11 @@ class ByteConsumer {
  public:
   using Element = typename C::Element;
 
-  __device__ __forceinline__ ByteConsumer(ByteDecodeStorage<C>& shared, const ForwardParams& params)
+  __device__ __forceinline__ ByteConsumer(ByteDecodeStorage<C>& shared, const ForwardParams& params,
+                                          const CacheKeys& cache)
       : shared_(shared),
         p_(params),
+        cache_(cache),
         part_(shared.part),
         warp_(static_cast<int>(threadIdx.x) / 32),
         lane_(static_cast<int>(threadIdx.x) & 31),
@@ -208,7 +211,7 @@ class ByteConsumer {
     if (p_.splits > 1) {
       store_part(index);
     } else {
-      store_results();
+      store_results(index);
     }
   }
 
@@ -248,10 +251,13 @@ class ByteConsumer {
     return joint;
   }
 
-  __device__ __forceinline__ float joint_output(int row, int column) const {
+  __device__ __forceinline__ float joint_output(int index, int row, int column) const {
     const auto [block, g, which] = ValueBytes<C>::output_column(column);
     const float4& own = shared_.out[row / 8 * C::kOutputBlocks + block][4 * g + row % 8 / 2];
-    return reinterpret_cast<const float*>(&own)[2 * which + row % 2];
+    const float x = reinterpret_cast<const float*>(&own)[2 * which + row % 2];
+    if (part_.tokens == 1 || isfinite(x)) return x;
+    const RowSums sums = joint_sums(row);
+    return isfinite(sums.l) ? repaired_output<C>(p_, cache_, part_, index, row, column, sums.m) : x;
   }
 
   // Calls body(row, column) for the elements of the output that this thread stores.
@@ -271,11 +277,11 @@ class ByteConsumer {
       p_.partial_sums[first + row] = make_float4(sums.m, sums.l, sums.a, sums.b);
     }
     for_each_output([&](int row, int column) {
-      p_.partial_out[(first + row) * p_.value_dim + column] = joint_output(row, column);
+      p_.partial_out[(first + row) * p_.value_dim + column] = joint_output(index, row, column);
     });
   }
 
-  __device__ __forceinline__ void store_results() const {
+  __device__ __forceinline__ void store_results(int index) const {
     const auto result_of = [&](int row) {
       return row_result(joint_sums(row), sink_of(p_, row_in(part_, p_, row).head));
     };
@@ -286,12 +292,13 @@ class ByteConsumer {
     for_each_output([&](int row, int column) {
       const QueryHead at = row_in(part_, p_, row);
       output_row<Element>(p_, part_.batch, at.head, part_.row + at.query)[column] =
-          static_cast<Element>(joint_output(row, column) * result_of(row).factor);
+          static_cast<Element>(joint_output(index, row, column) * result_of(row).factor);
     });
   }
 
   ByteDecodeStorage<C>& shared_;
   const ForwardParams& p_;
+  const CacheKeys& cache_;
   const DecodePart& part_;
   const int warp_, lane_;
   const bool plain_;  // logits are scores times the scale
@@ -323,7 +330,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerMultiprocessor)
   }
   __syncthreads();
   if (threadIdx.x < C::kConsumerThreads) {
-    ByteConsumer<C>(shared, params).run();
+    ByteConsumer<C>(shared, params, cache).run();
   } else {
     ByteProducer<C>(shared, maps, params, cache).run();
   }

@@ -67,8 +67,10 @@ Variant choose_variant(const ForwardCall& call, int head_dim) {
     const Variant full = variant == Variant::sampled ? Variant::full_sampled : Variant::full;
     if (is_built(head_dim, full)) return full;
   }
-  const bool brief = variant == Variant::ranged && call.shape.kv_len <= short_row(head_dim);
-  if (brief && is_built(head_dim, Variant::brief)) return Variant::brief;
+  if ((variant == Variant::ranged || variant == Variant::sampled) && call.shape.kv_len <= short_row(head_dim)) {
+    const Variant brief = variant == Variant::sampled ? Variant::brief_sampled : Variant::brief;
+    if (is_built(head_dim, brief)) return brief;
+  }
   return is_built(head_dim, variant) ? variant : Variant::rich;
 }
 

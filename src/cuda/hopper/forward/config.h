@@ -10,14 +10,15 @@ namespace rootdk::cuda::hopper {
 
 // The variants of the one kernel. All support grouped heads, sinks, lse, max_logit and max_weight.
 enum class Variant : std::int32_t {
-  full,          // every row sees every key: mask code in the last key tile only
-  full_sampled,  // full, with entropy and sum_p2 of the sampled query tiles
-  ranged,        // each row sees a range of keys: causal, window, key lengths, packed sequences
-  brief,         // ranged, with a tile shape for short rows
-  sampled,       // ranged, with entropy and sum_p2 of the sampled query tiles
-  softcap,       // ranged, with a softcap
-  alibi,         // ranged, with ALiBi and no key to the right of its query
-  rich,          // everything else, decided at run time: biases, masks, dropout, any scale, statistics
+  full,           // every row sees every key: mask code in the last key tile only
+  full_sampled,   // full, with entropy and sum_p2 of the sampled query tiles
+  ranged,         // each row sees a range of keys: causal, window, key lengths, packed sequences
+  brief,          // ranged, with a tile shape for short rows
+  sampled,        // ranged, with entropy and sum_p2 of the sampled query tiles
+  brief_sampled,  // brief, with entropy and sum_p2 of the sampled query tiles
+  softcap,        // ranged, with a softcap
+  alibi,          // ranged, with ALiBi and no key to the right of its query
+  rich,           // everything else, decided at run time: biases, masks, dropout, any scale, statistics
 };
 
 struct TileShape {
@@ -30,7 +31,7 @@ struct TileShape {
 // Three consumers have 160 registers each, two have 232; output, scores and packed weights take
 // head_dim / 2 + 3 block_kv / 4 of them. Shared memory holds q_stages query tiles and two tiles each of k and v.
 constexpr TileShape tile_shape(int head_dim, Variant variant) {
-  const bool rich = variant == Variant::rich, brief = variant == Variant::brief;
+  const bool rich = variant == Variant::rich, brief = variant == Variant::brief || variant == Variant::brief_sampled;
   constexpr Tuning kOrdered{.order_after_max = true, .max_chains = 4, .early_token = 0};
   constexpr Tuning kPlain{.order_after_max = true, .max_chains = 4, .early_token = 0, .integer_max = true};
   constexpr Tuning kLoaded{.rescale_under_qk = true, .order_after_max = true};
@@ -71,7 +72,8 @@ struct ForwardConfig {
                                                             : Terms::none;
   static constexpr bool kLogits = kTerms != Terms::none;  // scores become logits before the softmax
   static constexpr bool kRanged = Which != Variant::full && Which != Variant::full_sampled;
-  static constexpr bool kSampled = Which == Variant::sampled || Which == Variant::full_sampled;
+  static constexpr bool kSampled =
+      Which == Variant::sampled || Which == Variant::full_sampled || Which == Variant::brief_sampled;
 
   static constexpr int kHeadDim = HeadDim;  // of q, k and v; smaller ones are padded with zeros by the copy engine
   static constexpr int kBlockKv = kShape.block_kv;

@@ -8,14 +8,15 @@
 
 namespace rootdk::cuda::hopper {
 
-// Which variants are built. The others fall back: full to ranged, full_sampled to sampled, brief to ranged, and the
-// rest to rich.
+// Which variants are built. The others fall back: full to ranged, full_sampled to sampled, brief to ranged,
+// brief_sampled to sampled, and the rest to rich. A variant with entropy and sum_p2 is built wherever the one without
+// them is, so that asking for them changes no bit of the output; softcap and ALiBi are the exception.
 constexpr bool is_built(int head_dim, Variant variant) {
   switch (variant) {
     case Variant::full:
     case Variant::full_sampled: return head_dim == 128;
-    case Variant::brief: return head_dim == 96 || head_dim == 192 || head_dim == 256;
-    case Variant::sampled:
+    case Variant::brief:
+    case Variant::brief_sampled: return head_dim == 96 || head_dim == 192 || head_dim == 256;
     case Variant::softcap:
     case Variant::alibi: return head_dim == 64 || head_dim == 128;
     default: return true;

@@ -67,6 +67,10 @@ ForwardCall as_forward(const AttendCall& call) {
           .dropout = {}};
 }
 
+Stored stored_as(DType dtype) {
+  return dtype == DType::i8 ? Stored::int8 : dtype == DType::f8e4m3 ? Stored::e4m3 : Stored::element;
+}
+
 std::byte* at(const AttendCall& call, std::size_t offset) {
   return static_cast<std::byte*>(call.execution.cuda.workspace) + offset;
 }
@@ -89,7 +93,7 @@ void launch_tiles(const AttendCall& call, const AttendPlan& plan, ForwardParams&
   const auto stream = static_cast<cudaStream_t>(call.execution.cuda.stream);
   const std::int64_t runs = (plan.chunks + plan.chunks_together - 1) / plan.chunks_together;
   const std::int64_t rows = params.query_tiles * call.shape.kv_heads * plan.tile_rows;
-  set_partials(params, at(call, plan.partials_offset), rows);
+  if (plan.merges) set_partials(params, at(call, plan.partials_offset), rows);
   launch_kernel({.function = plan.kernel.function,
                  .name = "the Hopper decode kernel over a cache",
                  .grid = dim3(static_cast<unsigned>(params.query_tiles * call.shape.kv_heads * runs)),
@@ -99,7 +103,7 @@ void launch_tiles(const AttendCall& call, const AttendPlan& plan, ForwardParams&
                  .device = call.q.device.index,
                  .starts_early = true},
                 maps, params, cache);
-  if (plan.chunks == 1) return;
+  if (!plan.merges) return;
   launch_kernel({.function = plan.kernel.merge,
                  .name = "the merge of decode",
                  .grid = dim3(static_cast<unsigned>(rows)),
@@ -140,7 +144,8 @@ void launch_plan(const AttendCall& call, const AttendPlan& plan) {
                   .keeps_first = static_cast<int>(std::min<std::int64_t>(call.params.window_keeps_first, kNoLimit)),
                   .chunks_together = plan.chunks_together,
                   .k_scales = call.k_scales.defined() ? call.k_scales.as<float>() : nullptr,
-                  .v_scales = call.v_scales.defined() ? call.v_scales.as<float>() : nullptr};
+                  .v_scales = call.v_scales.defined() ? call.v_scales.as<float>() : nullptr,
+                  .stored = stored_as(call.k.dtype)};
   const auto tiles = static_cast<int>(plan.tiles.size());
   for (int first = 0; first < tiles; first += plan.tiles_together) {
     cache.tiles = reinterpret_cast<const CacheTile*>(at(call, 0)) + first;

@@ -19,6 +19,7 @@ struct AttendPlan {
   std::vector<std::int32_t> positions;  // of every token; empty without RoPE
   int tile_rows = 0;                    // of the largest tile
   int chunks = 0;                       // of the longest sequence
+  bool merges = false;                  // several chunks, or several tokens (repair.cuh)
   int chunks_together = 1;              // chunks that one block processes
   int tiles_together = 1;               // tiles of one launch
   int box_keys = 0;                     // keys of one copy

@@ -10,7 +10,6 @@
 #include "cuda/hopper/decode/byte_scores.cuh"
 #include "cuda/hopper/decode/byte_tiles.cuh"
 #include "cuda/hopper/decode/merge.cuh"
-#include "cuda/hopper/decode/repair.cuh"
 #include "cuda/hopper/decode/rows.cuh"
 #include "cuda/hopper/shared/row_results.cuh"
 #include "cuda/hopper/shared/softmax.cuh"
@@ -25,11 +24,9 @@ class ByteConsumer {
  public:
   using Element = typename C::Element;
 
-  __device__ __forceinline__ ByteConsumer(ByteDecodeStorage<C>& shared, const ForwardParams& params,
-                                          const CacheKeys& cache)
+  __device__ __forceinline__ ByteConsumer(ByteDecodeStorage<C>& shared, const ForwardParams& params)
       : shared_(shared),
         p_(params),
-        cache_(cache),
         part_(shared.part),
         warp_(static_cast<int>(threadIdx.x) / 32),
         lane_(static_cast<int>(threadIdx.x) & 31),
@@ -136,7 +133,7 @@ class ByteConsumer {
   __device__ __forceinline__ void to_logits(int group, int first_key, Scores& s) const {
     const ThreadRows rows(part_, p_, 8 * group + 2 * (lane_ & 3), 1);
     const TileCoordinates tile = rows.coordinates(part_, p_, first_key + lane_ / 4);
-    scores_to_logits<Element, Terms::any>(s, tile, p_);
+    scores_to_logits<Element, Terms::any, Threads::single>(s, tile, p_);
     mask_unseen(s, part_, p_, tile, first_key, C::kWarpKeys);
   }
 
@@ -208,10 +205,10 @@ class ByteConsumer {
       if (turn == warp_) add_output(turn == 0);
       meet();
     }
-    if (p_.splits > 1) {
+    if (p_.partial_sums) {
       store_part(index);
     } else {
-      store_results(index);
+      store_results();
     }
   }
 
@@ -251,13 +248,10 @@ class ByteConsumer {
     return joint;
   }
 
-  __device__ __forceinline__ float joint_output(int index, int row, int column) const {
+  __device__ __forceinline__ float joint_output(int row, int column) const {
     const auto [block, g, which] = ValueBytes<C>::output_column(column);
     const float4& own = shared_.out[row / 8 * C::kOutputBlocks + block][4 * g + row % 8 / 2];
-    const float x = reinterpret_cast<const float*>(&own)[2 * which + row % 2];
-    if (part_.tokens == 1 || isfinite(x)) return x;
-    const RowSums sums = joint_sums(row);
-    return isfinite(sums.l) ? repaired_output<C>(p_, cache_, part_, index, row, column, sums.m) : x;
+    return reinterpret_cast<const float*>(&own)[2 * which + row % 2];
   }
 
   // Calls body(row, column) for the elements of the output that this thread stores.
@@ -277,11 +271,11 @@ class ByteConsumer {
       p_.partial_sums[first + row] = make_float4(sums.m, sums.l, sums.a, sums.b);
     }
     for_each_output([&](int row, int column) {
-      p_.partial_out[(first + row) * p_.value_dim + column] = joint_output(index, row, column);
+      p_.partial_out[(first + row) * p_.value_dim + column] = joint_output(row, column);
     });
   }
 
-  __device__ __forceinline__ void store_results(int index) const {
+  __device__ __forceinline__ void store_results() const {
     const auto result_of = [&](int row) {
       return row_result(joint_sums(row), sink_of(p_, row_in(part_, p_, row).head));
     };
@@ -292,13 +286,12 @@ class ByteConsumer {
     for_each_output([&](int row, int column) {
       const QueryHead at = row_in(part_, p_, row);
       output_row<Element>(p_, part_.batch, at.head, part_.row + at.query)[column] =
-          static_cast<Element>(joint_output(index, row, column) * result_of(row).factor);
+          static_cast<Element>(joint_output(row, column) * result_of(row).factor);
     });
   }
 
   ByteDecodeStorage<C>& shared_;
   const ForwardParams& p_;
-  const CacheKeys& cache_;
   const DecodePart& part_;
   const int warp_, lane_;
   const bool plain_;  // logits are scores times the scale
@@ -330,7 +323,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerMultiprocessor)
   }
   __syncthreads();
   if (threadIdx.x < C::kConsumerThreads) {
-    ByteConsumer<C>(shared, params, cache).run();
+    ByteConsumer<C>(shared, params).run();
   } else {
     ByteProducer<C>(shared, maps, params, cache).run();
   }

@@ -14,6 +14,8 @@ enum class KeySource : std::int32_t {
   cache,   // pages of a cache, of the queries' type, through a table for each sequence
 };
 
+inline constexpr int kTensorTileKeys = 64;  // of a key tile
+
 // All query rows that share a key head, at most 64, form one tile. Decode is bound by memory bandwidth, so what counts
 // is bytes in flight: shared memory is a ring of key and value tiles, and small heads run two blocks per
 // multiprocessor.
@@ -27,7 +29,7 @@ struct DecodeConfig {
   static constexpr bool kRanged = true;
   static constexpr int kHeadDim = HeadDim;
   static constexpr int kBlockQ = 64;
-  static constexpr int kBlockKv = 64;
+  static constexpr int kBlockKv = kTensorTileKeys;
   static constexpr int kBlocksPerMultiprocessor = HeadDim <= 128 ? 2 : 1;
 
   static constexpr int kStages = HeadDim == 64 ? 6 : HeadDim == 192 ? 4 : 3;
@@ -87,6 +89,9 @@ struct CacheTile {
   int unused = 0;
 };
 
+// What keys and values are stored as: the queries' type, or bytes with a scale for each row.
+enum class Stored : std::int32_t { element, int8, e4m3 };
+
 // The cache of an attend call; empty if keys and values are tensors.
 struct CacheKeys {
   const CacheTile* tiles = nullptr;
@@ -97,6 +102,7 @@ struct CacheKeys {
   int chunks_together = 1;  // chunks that one block processes
   const float* k_scales = nullptr;
   const float* v_scales = nullptr;  // [pages, kv_heads, page_size]
+  Stored stored = Stored::element;
 };
 
 struct DecodeKernel {

@@ -2,14 +2,13 @@
 
 // Decode: few queries against many keys. The heads of a group, and all their queries, are the rows of one tile, so that
 // each key and value is loaded once. A block processes one part of the keys of one key head; over a cache, one or more
-// chunks. If a row has several parts, each part's sums and unnormalised output go to the workspace, and merge_kernel
-// merges them in order. README.md in this folder walks through the stages.
+// chunks. If a row has several parts, or a tile several tokens, each part's sums and unnormalised output go to the
+// workspace, and merge_kernel merges them in order. README.md in this folder walks through the stages.
 
 #include "cuda/hopper/decode/config.h"
 #include "cuda/hopper/decode/merge.cuh"
 #include "cuda/hopper/decode/part.cuh"
 #include "cuda/hopper/decode/producer.cuh"
-#include "cuda/hopper/decode/repair.cuh"
 #include "cuda/hopper/decode/rows.cuh"
 #include "cuda/hopper/shared/products.cuh"
 #include "cuda/hopper/shared/ring.cuh"
@@ -31,10 +30,9 @@ class DecodeConsumer {
   static constexpr int kBlockKv = C::kBlockKv;
 
   __device__ __forceinline__ DecodeConsumer(DecodeStorage<C>& shared, const ForwardParams& params,
-                                            const CacheKeys& cache, const DecodePart& part)
+                                            const DecodePart& part)
       : shared_(shared),
         p_(params),
-        cache_(cache),
         part_(part),
         lane_(threadIdx.x & 31),
         idle_(static_cast<int>(threadIdx.x) / 32 * 16 >= part.rows),
@@ -45,10 +43,10 @@ class DecodeConsumer {
     walk_parts<C>(
         part_, p_, [&](int) { begin_part(); }, [&](int j) { step(j); },
         [&](int index) {
-          if (p_.splits > 1) {
+          if (p_.partial_sums) {
             store_part(index);
           } else {
-            store_results(index);
+            store_results();
           }
         });
   }
@@ -115,7 +113,7 @@ class DecodeConsumer {
   __device__ __forceinline__ void softmax(int j) {
     constexpr SoftmaxStep kStep{.first = false, .guarded = true, .statistics = true};
     const TileCoordinates tile = rows_.coordinates(part_, p_, j * kBlockKv + column());
-    scores_to_logits<Element, Terms::any>(s_, tile, p_);
+    scores_to_logits<Element, Terms::any, Threads::single>(s_, tile, p_);
     mask_unseen(s_, part_, p_, tile, j * kBlockKv, kBlockKv);
     float maximum[2], negated[2], correction[2];
     row_maxima<2>(s_, maximum);
@@ -165,31 +163,10 @@ class DecodeConsumer {
           *reinterpret_cast<float2*>(out + column) = make_float2(o_[4 * i + 2 * r], o_[4 * i + 2 * r + 1]);
         }
       }
-      if (is_broken(r, sums)) repair(index, r, sums.m, [&](int column, float x) { out[column] = x; });
     }
   }
 
-  // Whether values that the row does not see may have reached its output.
-  __device__ __forceinline__ bool is_broken(int r, const RowSums& sums) const {
-    if (part_.tokens == 1) return false;
-    float probe = 0.f;
-#pragma unroll
-    for (int i = 0; i < C::kHeadDim / 8; ++i) {
-      probe = fmaf(o_[4 * i + 2 * r], 0.f, probe);
-      probe = fmaf(o_[4 * i + 2 * r + 1], 0.f, probe);
-    }
-    return probe != 0.f && isfinite(sums.l);
-  }
-  // Calls store(column, x) for this thread's columns of row r.
-  template <class Store>
-  __device__ __forceinline__ void repair(int index, int r, float m, Store store) const {
-#pragma unroll 1
-    for (int column = this->column(); column < p_.value_dim; column += column % 2 ? 7 : 1) {
-      store(column, repaired_output<C>(p_, cache_, part_, index, rows_.row[r], column, m));
-    }
-  }
-
-  __device__ __forceinline__ void store_results(int index) const {
+  __device__ __forceinline__ void store_results() const {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const RowSums sums = row_sums(r);
@@ -208,9 +185,6 @@ class DecodeConsumer {
               ptx::pack<Element>(o_[4 * i + 2 * r] * factor, o_[4 * i + 2 * r + 1] * factor);
         }
       }
-      if (is_broken(r, sums)) {
-        repair(index, r, sums.m, [&](int column, float x) { out[column] = static_cast<Element>(x * factor); });
-      }
     }
   }
 
@@ -219,7 +193,6 @@ class DecodeConsumer {
 
   DecodeStorage<C>& shared_;
   const ForwardParams& p_;
-  const CacheKeys& cache_;
   const DecodePart& part_;
   const int lane_;
   const bool idle_;  // no row of this warp exists: it only takes part in the products, whose results are unused
@@ -260,7 +233,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerMultiprocessor)
   }
   __syncthreads();
   if (threadIdx.x < C::kConsumerThreads) {
-    DecodeConsumer<C>(shared, params, cache, part).run();
+    DecodeConsumer<C>(shared, params, part).run();
   } else if constexpr (C::kCached) {
     load_pages<C>(shared, maps, params, cache, part);
   } else {

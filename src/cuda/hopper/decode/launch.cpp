@@ -15,7 +15,7 @@ void launch_decode(const ForwardCall& call, const DecodeChoice& choice) {
   params.split_tiles = choice.split_tiles;
   params.query_tiles = params.sequences;
   params.tile_rows = params.q_len * params.group;
-  set_partials(params, call.execution.cuda.workspace, choice.rows);
+  if (choice.merges) set_partials(params, call.execution.cuda.workspace, choice.rows);
   const CacheKeys no_cache;
   const ForwardMaps maps{.q = {},
                          .k = make_tensor_map(call.k, kernel.block_kv, 64),
@@ -30,7 +30,7 @@ void launch_decode(const ForwardCall& call, const DecodeChoice& choice) {
                  .stream = stream,
                  .device = call.q.device.index},
                 maps, params, no_cache);
-  if (choice.splits == 1) return;
+  if (!choice.merges) return;
   launch_kernel({.function = kernel.merge,
                  .name = "the merge of decode",
                  .grid = dim3(static_cast<unsigned>(choice.rows)),

@@ -31,41 +31,54 @@ __device__ __forceinline__ bool all_see(const DecodePart& part, const ForwardPar
   return end <= keys_end(part, p, part.position) && !hidden && !evicted;
 }
 
+// The rows of a query tile, and which keys exist for them.
+__device__ __forceinline__ DecodePart rows_of_cache_tile(const ForwardParams& p, const CacheKeys& cache, int index,
+                                                         int kv_head) {
+  const CacheTile tile = cache.tiles[index];
+  DecodePart part{};
+  part.tile = index;
+  part.kv_head = kv_head;
+  part.row = tile.row;
+  part.rows = tile.rows;
+  part.first_head = tile.first_head;
+  part.tokens = (tile.first_head + tile.rows - 1) / p.group + 1;
+  part.position = tile.position;
+  part.keys = tile.position + part.tokens;
+  part.keeps_first = cache.keeps_first;
+  part.evicted_begin = tile.evicted_begin;
+  part.evicted_end = tile.evicted_end;
+  part.table = tile.table;
+  return part;
+}
+__device__ __forceinline__ DecodePart rows_of_tensor_tile(const ForwardParams& p, int index, int kv_head) {
+  DecodePart part{};
+  part.batch = part.tile = index;
+  part.kv_head = kv_head;
+  part.tokens = p.q_len;
+  part.rows = p.q_len * p.group;
+  part.position = p.kv_len - p.q_len;
+  part.keys = p.kv_lengths.data ? visible_keys(p, part.batch) : p.kv_len;
+  return part;
+}
+
 template <class C>
 __device__ __forceinline__ DecodePart decode_part(const ForwardParams& p, const CacheKeys& cache) {
   const int kv_heads = p.heads / p.group;
-  DecodePart part{};
   if constexpr (C::kCached) {
     const int runs = (p.splits + cache.chunks_together - 1) / cache.chunks_together;
     const int run = blockIdx.x % runs;
-    part.kv_head = blockIdx.x / runs % kv_heads;
-    part.tile = blockIdx.x / runs / kv_heads;
-    const CacheTile tile = cache.tiles[part.tile];
-    part.row = tile.row;
-    part.rows = tile.rows;
-    part.first_head = tile.first_head;
-    part.tokens = (tile.first_head + tile.rows - 1) / p.group + 1;
-    part.position = tile.position;
-    part.keys = tile.position + part.tokens;
-    part.keeps_first = cache.keeps_first;
-    part.evicted_begin = tile.evicted_begin;
-    part.evicted_end = tile.evicted_end;
-    part.table = tile.table;
+    DecodePart part = rows_of_cache_tile(p, cache, blockIdx.x / runs / kv_heads, blockIdx.x / runs % kv_heads);
     part.first_part = run * cache.chunks_together;
     part.last_part = min(part.first_part + cache.chunks_together, (part.keys + kChunkKeys - 1) / kChunkKeys);
     part.part_tiles = kChunkKeys / C::kBlockKv;
+    return part;
   } else {
+    DecodePart part = rows_of_tensor_tile(p, blockIdx.x / p.splits / kv_heads, blockIdx.x / p.splits % kv_heads);
     part.first_part = blockIdx.x % p.splits;
-    part.kv_head = blockIdx.x / p.splits % kv_heads;
-    part.batch = part.tile = blockIdx.x / p.splits / kv_heads;
-    part.tokens = p.q_len;
-    part.rows = p.q_len * p.group;
-    part.position = p.kv_len - p.q_len;
-    part.keys = p.kv_lengths.data ? visible_keys(p, part.batch) : p.kv_len;
     part.last_part = part.first_part + 1;
     part.part_tiles = p.split_tiles;
+    return part;
   }
-  return part;
 }
 
 // Calls body(j) for every key tile j that some row sees, in order, and begin(part) and end(part) around each part.

@@ -1,7 +1,7 @@
 #pragma once
 
-// The results of parts of the keys, in the workspace: sums of all parts first, then their outputs. A single part needs
-// none: its block writes the output itself.
+// The results of parts of the keys, in the workspace: sums of all parts first, then their outputs. A single part of a
+// single token needs none: its block writes the output itself.
 
 #include <cstddef>
 #include <cstdint>

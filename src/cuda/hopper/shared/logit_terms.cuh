@@ -28,7 +28,7 @@ struct TileCoordinates {
   int q_len, kv_len;
 };
 
-// Who calls: all threads of a warp together, or each on its own.
+// Who calls: all threads of a warp together, or each on its own, where the bits of a score depend on that score alone.
 enum class Threads { warp, single };
 
 // Calls body(x, r, offset): offset is the column of x counted from TileCoordinates::column.
@@ -93,13 +93,9 @@ __device__ __forceinline__ float small_softcap_slope(float x, const Softcap& cap
 __device__ __forceinline__ float any_softcap(float x, const Softcap& cap) {
   return cap.cap_log2 * tanh_by_exp(x * cap.inverse);
 }
-__device__ __forceinline__ float softcap_of(float x, const Softcap& cap) {
-  return fabsf(x) <= cap.small ? x * small_softcap_slope(x, cap) : any_softcap(x, cap);
-}
 
 // Caps every score. Caps are usually wide, so that nearly always all scores of a tile are small. Then an odd polynomial
-// replaces tanh, and the special-function unit, which the exponentials keep busy, has no extra work. Which of the two
-// caps a score depends on that score alone, so that its bits do not depend on what else is in the tile.
+// replaces tanh, and the special-function unit, which the exponentials keep busy, has no extra work.
 template <Threads Which, class Scores>
 __device__ __forceinline__ void softcap(Scores& s, const Softcap& cap) {
   float largest[4] = {};
@@ -111,7 +107,7 @@ __device__ __forceinline__ void softcap(Scores& s, const Softcap& cap) {
   if (Which == Threads::warp && __all_sync(0xffffffffu, larger <= cap.small)) {
     for_each_score(s, [&](float& x, int, int) { x *= small_softcap_slope(x, cap); });
   } else {
-    for_each_score(s, [&](float& x, int, int) { x = softcap_of(x, cap); });
+    for_each_score(s, [&](float& x, int, int) { x = any_softcap(x, cap); });
   }
 }
 

@@ -87,7 +87,7 @@ struct ForwardParams {
   int splits = 1, split_tiles = 0;
   int query_tiles = 0, tile_rows = 0;
   float* partial_out = nullptr;    // [splits, rows, value_dim], unnormalised
-  float4* partial_sums = nullptr;  // [splits, rows] of RowSums
+  float4* partial_sums = nullptr;  // [splits, rows] of RowSums; null: a block writes the output itself
 };
 
 // "No limit" for left and right: lengths stay below it, and sums of two do not overflow.

@@ -37,7 +37,7 @@ __device__ __forceinline__ float block_reduce(float x, float (&exchanged)[kDecod
 // Merges the parts of every row, one block per row. First each part's share is computed, then the outputs are added:
 // warp w takes the parts w, w + 8, ... of each round, and the sums of the warps are added in order.
 template <class Element>
-__global__ void __launch_bounds__(kDecodeMergeThreads, 5)  // 48 registers: repaired_output() would take 127
+__global__ void __launch_bounds__(kDecodeMergeThreads, 5)  // 48 registers: repaired_sum() would take 127
     merge_kernel(const __grid_constant__ ForwardParams p, const __grid_constant__ CacheKeys cache) {
   constexpr int kWarps = kDecodeMergeThreads / 32, kColumns = 256;
   __shared__ float shares[kDecodeMergeThreads];  // of the parts of one round
@@ -48,12 +48,20 @@ __global__ void __launch_bounds__(kDecodeMergeThreads, 5)  // 48 registers: repa
   const int in_tile = blockIdx.x % p.tile_rows;
 
   ptx::wait_for_previous_kernel();
-  const DecodePart tile_rows =
-      cache.tiles ? rows_of_cache_tile(p, cache, tile, kv_head) : rows_of_tensor_tile(p, tile, kv_head);
-  if (in_tile >= tile_rows.rows) return;
-  const int parts = cache.tiles ? (tile_rows.keys + kChunkKeys - 1) / kChunkKeys : p.splits;
-  const QueryHead at = row_in(tile_rows, p, in_tile);
-  const int row = tile_rows.row + at.query;
+  int parts = p.splits, batch = tile, first_row = 0, first_head = 0;
+  bool several_tokens = p.q_len > 1;
+  if (cache.tiles) {
+    const CacheTile cached = cache.tiles[tile];
+    if (in_tile >= cached.rows) return;
+    const int tokens = (cached.first_head + cached.rows - 1) / p.group + 1;
+    several_tokens = tokens > 1;
+    parts = (cached.position + tokens + kChunkKeys - 1) / kChunkKeys;
+    batch = 0;
+    first_row = cached.row;
+    first_head = cached.first_head;
+  }
+  const int head = kv_head * p.group + (first_head + in_tile) % p.group;
+  const int row = first_row + (first_head + in_tile) / p.group;
   const std::int64_t stride = static_cast<std::int64_t>(p.query_tiles) * kv_heads * p.tile_rows;
   const auto sums_of = [&](int part) { return p.partial_sums[part * stride + blockIdx.x]; };
 
@@ -89,22 +97,15 @@ __global__ void __launch_bounds__(kDecodeMergeThreads, 5)  // 48 registers: repa
   for (int c = 0; c < kColumns / 32; ++c) warp_out[warp][lane + 32 * c] = out[c];
   __syncthreads();
 
-  const RowResult result = row_result(sums, sink_of(p, at.head));
-  if (threadIdx.x == 0) store_row_results(p, result, tile_rows.batch, at.head, row);
+  const RowResult result = row_result(sums, sink_of(p, head));
+  if (threadIdx.x == 0) store_row_results(p, result, batch, head, row);
   const float factor = result.factor * p.terms.dropout_keep_scale;
-  Element* to = output_row<Element>(p, tile_rows.batch, at.head, row);
+  Element* to = output_row<Element>(p, batch, head, row);
   for (int column = threadIdx.x; column < p.value_dim; column += kDecodeMergeThreads) {
     float sum = 0.f;
     for (int w = 0; w < kWarps; ++w) sum += warp_out[w][column];
-    if (tile_rows.tokens > 1 && !isfinite(sum) && isfinite(sums.l)) {
-      sum = 0.f;
-      for (int part = 0; part < parts; ++part) {
-        const float4 own = sums_of(part);
-        if (own.y == 0.f) continue;
-        float x = p.partial_out[(part * stride + blockIdx.x) * p.value_dim + column];
-        if (!isfinite(x)) x = repaired_output<Element>(p, cache, tile_rows, part, in_tile, column, own.x);
-        sum = fmaf(ptx::exp2_approximate(own.x - top), x, sum);
-      }
+    if (several_tokens && !isfinite(sum) && isfinite(sums.l)) {
+      sum = repaired_sum<Element>(p, cache, {tile, kv_head, in_tile}, column, parts, top);
     }
     to[column] = static_cast<Element>(sum * factor);
   }

@@ -10,6 +10,7 @@
 
 #include "cuda/hopper/decode/byte_widen.cuh"
 #include "cuda/hopper/decode/rows.cuh"
+#include "cuda/hopper/shared/row_results.cuh"
 #include "cuda/ptx/arithmetic.cuh"
 
 namespace rootdk::cuda::hopper {
@@ -48,8 +49,8 @@ class StoredRow {
 
 // One element of a part's unnormalised output; m: the largest logit of the row in this part.
 template <class Element>
-__device__ __noinline__ float repaired_output(const ForwardParams& p, const CacheKeys& cache, const DecodePart& rows,
-                                              int part, int row, int column, float m) {
+__device__ __forceinline__ float repaired_output(const ForwardParams& p, const CacheKeys& cache, const DecodePart& rows,
+                                                 int part, int row, int column, float m) {
   const QueryHead at = row_in(rows, p, row);
   const Element* q = query_row<Element>(p, rows, at);
   const int position = rows.position + at.query;
@@ -78,6 +79,33 @@ __device__ __noinline__ float repaired_output(const ForwardParams& p, const Cach
       continue;
     }
     sum = fmaf(ptx::exp2_approximate(logit[0] - m), v[column], sum);
+  }
+  return sum;
+}
+
+// A row of the partial results.
+struct PartialRow {
+  int tile, kv_head, in_tile;
+};
+
+// One element of a row's unnormalised output; top: the largest logit of the row. Not inlined, and without a reference
+// to what the caller has in registers: it would cost the caller its registers.
+template <class Element>
+__device__ __noinline__ float repaired_sum(const ForwardParams& p, const CacheKeys& cache, PartialRow row, int column,
+                                           int parts, float top) {
+  const DecodePart rows =
+      cache.tiles ? rows_of_cache_tile(p, cache, row.tile, row.kv_head) : rows_of_tensor_tile(p, row.tile, row.kv_head);
+  const std::int64_t parts_apart = partial_rows(p, 1, 0, 0);
+  const std::int64_t first = partial_rows(p, 0, row.tile, row.kv_head) + row.in_tile;
+  float sum = 0.f;
+#pragma unroll 1
+  for (int part = 0; part < parts; ++part) {
+    const std::int64_t at = part * parts_apart + first;
+    const float4 sums = p.partial_sums[at];
+    if (sums.y == 0.f) continue;  // the row saw none of these keys: there is no output
+    float x = p.partial_out[at * p.value_dim + column];
+    if (!isfinite(x)) x = repaired_output<Element>(p, cache, rows, part, row.in_tile, column, sums.x);
+    sum = fmaf(ptx::exp2_approximate(sums.x - top), x, sum);
   }
   return sum;
 }

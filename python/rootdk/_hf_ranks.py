@@ -114,14 +114,15 @@ def attention_forward(
         options["sinks"] = s_aux.to(torch.float64 if query.dtype == torch.float64 else torch.float32)
     if dropout > 0:
         options.update(dropout=dropout, seed=ranks.seed())
-    result = distributed.attention(
+    asked: Any = _STATS if collector is not None else False
+    result: Any = distributed.attention(
         *(x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value)),
         group=ranks.group,
         shares=ranks.shares,
         causal=causal,
         scale=scaling,
         softcap=softcap,
-        stats=_STATS if collector is not None else False,
+        stats=asked,
         **options,
     )
     if collector is not None:

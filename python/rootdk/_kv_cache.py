@@ -4,7 +4,7 @@ import ctypes
 import os
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Literal, NamedTuple, Optional, Sequence, Tuple, Union, overload
 
 from . import _abi, _structs
 from ._abi import give_arena, take_arena
@@ -14,9 +14,12 @@ from ._params import ATTEND, AttendOptions, Params, choice, spells_out, whole
 from ._positions import RopeParams
 from ._result import AttentionResult
 from ._slots import K, write_output, write_tensor
-from ._stats import ROW_STATS, Stats, stat_names
+from ._stats import ROW_STATS, Asked, Stats, stat_names
+from ._typing import ArrayT
 
 if TYPE_CHECKING:
+    import numpy
+    import torch
     from typing_extensions import Unpack
 
 _LAYOUTS = {"contiguous": 0, "paged": 1}
@@ -99,13 +102,13 @@ class KvCache:
         head_dim: int,
         value_dim: Optional[int] = None,
         layers: int = 1,
-        dtype: Any = "bf16",
+        dtype: Union[str, "torch.dtype", "numpy.dtype[Any]"] = "bf16",
         layout: str = "paged",
         pages: int = 0,
         page_size: int = 64,
         max_sequences: int = 0,
         max_len: int = 0,
-        device: Any = "cpu",
+        device: Union[str, "torch.device"] = "cpu",
     ) -> None:
         config = _structs.KvCacheConfig()
         _abi.kv_cache_config_init(ctypes.byref(config))
@@ -137,8 +140,8 @@ class KvCache:
 
     def append(
         self,
-        k: Any,
-        v: Any,
+        k: ArrayT,
+        v: ArrayT,
         steps: Steps,
         *,
         layer: int = 0,
@@ -150,6 +153,34 @@ class KvCache:
         sequences one after another. `steps` is one sequence, or a list with (sequence, rows) or a sequence alone (one
         row) for each. `rope` rotates k at its positions on the way in."""
         _append(k, v, self, steps, layer, rope, target, threads)
+
+    @overload
+    def attend(
+        self,
+        q: ArrayT,
+        steps: Steps,
+        *,
+        rope: Optional[RopeParams] = None,
+        out: Optional[ArrayT] = None,
+        stats: Literal[False] = False,
+        target: Optional[str] = None,
+        threads: Optional[int] = None,
+        **options: "Unpack[AttendOptions]",
+    ) -> ArrayT: ...
+
+    @overload
+    def attend(
+        self,
+        q: ArrayT,
+        steps: Steps,
+        *,
+        rope: Optional[RopeParams] = None,
+        out: Optional[ArrayT] = None,
+        stats: Asked,
+        target: Optional[str] = None,
+        threads: Optional[int] = None,
+        **options: "Unpack[AttendOptions]",
+    ) -> AttentionResult[ArrayT]: ...
 
     @spells_out(ATTEND)
     def attend(
@@ -207,9 +238,44 @@ class KvSequence:
         self.cache = cache
         self.id = id
 
-    def append(self, k: Any, v: Any, **options: Any) -> None:
+    def append(
+        self,
+        k: ArrayT,
+        v: ArrayT,
+        *,
+        layer: int = 0,
+        rope: Optional[RopeParams] = None,
+        target: Optional[str] = None,
+        threads: Optional[int] = None,
+    ) -> None:
         """KvCache.append of all rows to this sequence."""
-        self.cache.append(k, v, self, **options)
+        self.cache.append(k, v, self, layer=layer, rope=rope, target=target, threads=threads)
+
+    @overload
+    def attend(
+        self,
+        q: ArrayT,
+        *,
+        rope: Optional[RopeParams] = None,
+        out: Optional[ArrayT] = None,
+        stats: Literal[False] = False,
+        target: Optional[str] = None,
+        threads: Optional[int] = None,
+        **options: "Unpack[AttendOptions]",
+    ) -> ArrayT: ...
+
+    @overload
+    def attend(
+        self,
+        q: ArrayT,
+        *,
+        rope: Optional[RopeParams] = None,
+        out: Optional[ArrayT] = None,
+        stats: Asked,
+        target: Optional[str] = None,
+        threads: Optional[int] = None,
+        **options: "Unpack[AttendOptions]",
+    ) -> AttentionResult[ArrayT]: ...
 
     def attend(self, q: Any, **options: Any) -> Any:
         """KvCache.attend of all rows as the last tokens of this sequence."""

@@ -14,7 +14,7 @@ import ctypes
 import datetime
 import functools
 import itertools
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Literal, NamedTuple, Optional, Sequence, Tuple, Union, overload
 
 import torch
 import torch.distributed as dist
@@ -22,13 +22,18 @@ import torch.distributed as dist
 from . import _abi, _structs
 from ._abi import give_arena, take_arena
 from ._arrays import Kind, kind_of, small_code
-from ._params import ATTENTION, Params, choice, spells_out, whole, write_execution
+from ._params import ATTENTION, AttentionOptions, Params, choice, spells_out, whole, write_execution
 from ._result import AttentionResult
 from ._slots import K, V, write_qkv, write_tensor
-from ._stats import ROW_STATS, Stats, stat_names, write_stats
+from ._stats import ROW_STATS, Asked, Stats, stat_names, write_stats
+from ._typing import Integers
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 Ranges = Sequence[Tuple[int, int]]
 Shares = Sequence[Ranges]
+Group = Optional["dist.ProcessGroup"]  # None: all ranks
 
 SCHEMES = {"automatic": 0, "ring": 1, "gather": 2, "heads": 3}
 LAYOUTS = {"contiguous": 0, "zigzag": 1, "documents": 2, "striped": 3}
@@ -94,7 +99,7 @@ _attention_backward = _function("distributed_attention_backward", ctypes.c_int32
 _merge_over_ranks = _function("merge_over_ranks", ctypes.c_int32, [_P, _P, _P, ctypes.c_double])
 
 
-def shares(layout: str, total: int, ranks: int, *, starts: Any = None, causal: bool = False) -> List[List[Tuple[int, int]]]:
+def shares(layout: str, total: int, ranks: int, *, starts: Optional[Integers] = None, causal: bool = False) -> List[List[Tuple[int, int]]]:
     """Which rows of the whole each rank holds, as ranges (begin, end) in the order of its tensors. "contiguous",
     "zigzag" and "striped" (runs of 1024) cut `total` rows; "documents" hands out packed sequences, which begin at `starts`, by their work."""
     number = choice(layout, LAYOUTS, "layout")
@@ -152,7 +157,7 @@ def put(parts: Sequence[torch.Tensor], shares: Shares, dim: int = 2) -> torch.Te
 class GroupTransport:
     """The ranks of a torch.distributed group, as the library calls them."""
 
-    def __init__(self, group: Any = None) -> None:
+    def __init__(self, group: Group = None) -> None:
         if not dist.is_available() or not dist.is_initialized():
             raise RuntimeError("rootdk: torch.distributed has no process group here (init_process_group)")
         self.group = group
@@ -374,13 +379,51 @@ def _resolve(layout: Union[str, Shares], rows: int, starts: Any, causal: bool, t
     return shares(layout, total, transport.size, starts=starts, causal=causal)
 
 
+@overload
+def attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    group: Group = None,
+    shares: Union[str, Shares] = "contiguous",
+    kv_shares: Union[None, str, Shares] = None,
+    scheme: str = "automatic",
+    key_chunk: int = 1024,
+    query_block: int = 256,
+    timeout: float = 300.0,
+    stats: Literal[False] = False,
+    threads: Optional[int] = None,
+    **options: "Unpack[AttentionOptions]",
+) -> torch.Tensor: ...
+
+
+@overload
+def attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    group: Group = None,
+    shares: Union[str, Shares] = "contiguous",
+    kv_shares: Union[None, str, Shares] = None,
+    scheme: str = "automatic",
+    key_chunk: int = 1024,
+    query_block: int = 256,
+    timeout: float = 300.0,
+    stats: Asked,
+    threads: Optional[int] = None,
+    **options: "Unpack[AttentionOptions]",
+) -> AttentionResult[torch.Tensor]: ...
+
+
 @spells_out(ATTENTION)
 def attention(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
     *,
-    group: Any = None,
+    group: Group = None,
     shares: Union[str, Shares] = "contiguous",
     kv_shares: Union[None, str, Shares] = None,
     scheme: str = "automatic",
@@ -390,7 +433,7 @@ def attention(
     stats: Stats = False,
     threads: Optional[int] = None,
     **options: Any,
-) -> Any:
+) -> Union[torch.Tensor, AttentionResult[torch.Tensor]]:
     """rootdk.attention over a sequence whose rows are cut over the ranks of `group` (None: all). q, k and v are this
     rank's rows; so is `out`, which carries gradients. Every rank makes the same call.
 
@@ -437,7 +480,7 @@ def attention(
     return AttentionResult(results[0], {name: arrays[name] for name in asked})
 
 
-def merge_over_ranks(out: torch.Tensor, lse: torch.Tensor, *, group: Any = None, timeout: float = 300.0) -> None:
+def merge_over_ranks(out: torch.Tensor, lse: torch.Tensor, *, group: Group = None, timeout: float = 300.0) -> None:
     """Decoding over a cache that is cut over ranks: out [batch, heads, q_len, value_dim] and lse [batch, heads, q_len] of
     attention over this rank's keys become those over the keys of all ranks, in place, the same on every rank."""
     transport = _transport_of(group)

@@ -156,7 +156,8 @@ def attention_forward(
         window = None if sliding_window is None else (sliding_window - 1, None if causal else sliding_window - 1)
     small = torch.float64 if query.dtype == torch.float64 else torch.float32
     collector = getattr(module, "_rootdk_statistics", None)
-    result = attention(
+    asked: Any = _STATS if collector is not None else False
+    result: Any = attention(
         *(x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value)),
         causal=bool(causal),
         window=window,
@@ -167,7 +168,7 @@ def attention_forward(
         sinks=None if s_aux is None else s_aux.to(small),
         dropout=dropout,
         seed=torch.randint(2**62, ()) if dropout > 0 else 0,
-        stats=_STATS if collector is not None else False,
+        stats=asked,
         weights=bool(output_attentions),
     )
     if isinstance(result, torch.Tensor):

@@ -21,7 +21,7 @@ from ._generation import (
 from ._models_abi import c_ids
 from ._params import whole
 from ._token_ids import Prompt, id_array, id_list
-from ._typing import AnyArray, ArrayT, Integers, NumpyArray
+from ._typing import ArrayT, Integers, NumpyArray
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -11,21 +11,21 @@ group is one that sends these: gloo or mpi.
 """
 
 import ctypes
-import datetime
 import functools
 import itertools
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Literal, NamedTuple, Optional, Sequence, Tuple, Union, overload
+from typing import TYPE_CHECKING, Any, Dict, List, Literal, NamedTuple, Optional, Sequence, Tuple, Union, overload
 
 import torch
 import torch.distributed as dist
 
 from . import _abi, _structs
 from ._abi import give_arena, take_arena
-from ._arrays import Kind, kind_of, small_code
+from ._arrays import kind_of, small_code
 from ._params import ATTENTION, AttentionOptions, Params, choice, spells_out, whole, write_execution
 from ._result import AttentionResult
 from ._slots import K, V, write_qkv, write_tensor
 from ._stats import ROW_STATS, Asked, Stats, stat_names, write_stats
+from ._transport import Group, GroupTransport, transport_of
 from ._typing import Integers
 
 if TYPE_CHECKING:
@@ -33,30 +33,9 @@ if TYPE_CHECKING:
 
 Ranges = Sequence[Tuple[int, int]]
 Shares = Sequence[Ranges]
-Group = Optional["dist.ProcessGroup"]  # None: all ranks
 
 SCHEMES = {"automatic": 0, "ring": 1, "gather": 2, "heads": 3}
 LAYOUTS = {"contiguous": 0, "zigzag": 1, "documents": 2, "striped": 3}
-
-
-class _Transport(ctypes.Structure):
-    """rootdk_transport"""
-
-    POST = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p, ctypes.c_size_t)
-    WAIT = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64, ctypes.c_double)
-    PROGRESS = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-    FAILURE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
-    _fields_ = [
-        ("struct_size", ctypes.c_size_t),
-        ("rank", ctypes.c_int32),
-        ("size", ctypes.c_int32),
-        ("user", ctypes.c_void_p),
-        ("post_send", POST),
-        ("post_receive", POST),
-        ("wait", WAIT),
-        ("progress", PROGRESS),
-        ("last_failure", FAILURE),
-    ]
 
 
 class _Range(ctypes.Structure):
@@ -152,71 +131,6 @@ def put(parts: Sequence[torch.Tensor], shares: Shares, dim: int = 2) -> torch.Te
             result.narrow(dim, begin, end - begin).copy_(part.narrow(dim, at, end - begin))
             at += end - begin
     return result
-
-
-class GroupTransport:
-    """The ranks of a torch.distributed group, as the library calls them."""
-
-    def __init__(self, group: Group = None) -> None:
-        if not dist.is_available() or not dist.is_initialized():
-            raise RuntimeError("rootdk: torch.distributed has no process group here (init_process_group)")
-        self.group = group
-        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
-        if self.rank < 0:
-            raise ValueError("rootdk: this process is not in the group")
-        backend = str(dist.get_backend(group))
-        if backend == "nccl":
-            raise NotImplementedError("rootdk: tensors lie on the CPU, which a group on nccl does not send; use gloo or mpi")
-        self._peers = [self._global(r) for r in range(self.size)]
-        self._open: Dict[int, Tuple[Any, torch.Tensor]] = {}
-        self._numbers = itertools.count(1)
-        self._failure = ctypes.create_string_buffer(b"")
-        self.functions = _Transport(
-            ctypes.sizeof(_Transport),
-            self.rank,
-            self.size,
-            None,
-            _Transport.POST(self._post(dist.isend)),
-            _Transport.POST(self._post(dist.irecv)),
-            _Transport.WAIT(self._wait),
-            _Transport.PROGRESS(0),
-            _Transport.FAILURE(lambda _: ctypes.addressof(self._failure)),
-        )
-
-    def _global(self, rank: int) -> int:
-        if self.group is None or self.group is dist.group.WORLD:
-            return rank
-        find = getattr(dist, "get_global_rank", None) or dist.distributed_c10d._get_global_rank
-        return int(find(self.group, rank))
-
-    def _failed(self, error: BaseException) -> None:
-        self._failure = ctypes.create_string_buffer(f"{type(error).__name__}: {error}".encode())
-
-    def _post(self, post: Callable[..., Any]) -> Callable[..., int]:
-        def begin(_: Any, peer: int, data: int, size: int) -> int:
-            try:
-                bytes_ = torch.frombuffer((ctypes.c_char * size).from_address(data), dtype=torch.uint8)
-                number = next(self._numbers)
-                self._open[number] = (post(bytes_, self._peers[peer], group=self.group), bytes_)
-                return number
-            except Exception as error:  # it must not cross into C
-                self._failed(error)
-                return 0
-
-        return begin
-
-    def _wait(self, _: Any, transfer: int, timeout: float) -> int:
-        try:
-            work, _bytes = self._open.pop(transfer)
-            work.wait(datetime.timedelta(seconds=timeout))
-            return 0
-        except Exception as error:
-            self._failed(error)
-            return 1
-
-    @property
-    def address(self) -> int:
-        return ctypes.addressof(self.functions)
 
 
 class _Cut(NamedTuple):
@@ -354,16 +268,6 @@ class _Attention(torch.autograd.Function):
         return (None, None, None, None, *(gradients.get(name) for name in ("q", "k", "v", "sinks")))
 
 
-_transports: Dict[Any, GroupTransport] = {}
-
-
-def _transport_of(group: Any) -> GroupTransport:
-    transport = _transports.get(group)
-    if transport is None or transport.size != dist.get_world_size(group):
-        transport = _transports[group] = GroupTransport(group)
-    return transport
-
-
 def _total(rows: int, transport: GroupTransport) -> int:
     total = torch.tensor([rows])
     dist.all_reduce(total, group=transport.group)
@@ -452,7 +356,7 @@ def attention(
             raise TypeError(f"rootdk: {name} is a {type(x).__name__}, expected a PyTorch tensor")
         if x.dim() != 4:
             raise ValueError(f"rootdk: {name} has the shape {tuple(x.shape)}, expected four dimensions")
-    transport = _transport_of(group)
+    transport = transport_of(group)
     params = Params(options)
     params.read_seed()
     causal = bool(options.get("causal"))
@@ -483,7 +387,7 @@ def attention(
 def merge_over_ranks(out: torch.Tensor, lse: torch.Tensor, *, group: Group = None, timeout: float = 300.0) -> None:
     """Decoding over a cache that is cut over ranks: out [batch, heads, q_len, value_dim] and lse [batch, heads, q_len] of
     attention over this rank's keys become those over the keys of all ranks, in place, the same on every rank."""
-    transport = _transport_of(group)
+    transport = transport_of(group)
     kind = kind_of(out, "out")
     arena = take_arena()
     try:

@@ -35,13 +35,13 @@ def seconds_a_call(function):
     return (time.thread_time() - begin) / CALLS
 
 
-def c_call(q):
+def c_call(q, causal=True):
     """The C function on structs that are written once."""
     kind, arena = kind_of(q, "q"), _abi.Arena()
     write_qkv(arena, kind, q, q, q)
     out = kind.empty(tuple(q.shape), kind.code(q, "q"), q)
     out_at = write_tensor(arena, kind, "out", out, "out")
-    params_at = Params({"causal": True}).write(arena, kind, q)
+    params_at = Params({"causal": causal}).write(arena, kind, q)
     execution, scratch = 0, None
     if kind.is_cuda(q):
         scratch = q.new_empty(1 << 20)

@@ -5,9 +5,10 @@ library and readelf alone.
 usage: scripts/build_wheel.py BUILD_DIR OUTPUT_DIR
 
 The package is Python over a C ABI, and its binding keeps to the stable ABI of Python 3.9, so one wheel serves every Python
-from 3.9 on: py3-none-PLATFORM. The platform is
-linux_MACHINE and not manylinux: models and the command line load oneDNN, ICU and OpenBLAS from the system, which the
-metadata lists (Requires-External); attention itself needs none of them. The same inputs give the same bytes.
+from 3.9 on: py3-none-PLATFORM. The platform is manylinux_2_N: oneDNN, ICU and OpenMP, which models and the command line
+need, are copied into the wheel (wheel_libraries.py), which takes patchelf. Without patchelf it is linux_MACHINE, and the
+metadata lists what is taken from the system (Requires-External); attention itself needs nothing. The same inputs give the
+same bytes.
 """
 
 import base64
@@ -16,12 +17,13 @@ import re
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import zipfile
 from pathlib import Path
 
+import wheel_libraries
+
 ROOT = Path(__file__).resolve().parents[1]
-# What every Linux with a C++ runtime has.
-COMMON = re.compile(r"lib(c|m|dl|rt|pthread|gcc_s|stdc\+\+)\.so|ld-linux|librootdk")
 SUMMARY = "Scaled dot-product attention: exact, fused, and open to inspection"
 
 
@@ -36,7 +38,7 @@ def binaries(build):
         file = (build / "src" / (name + ".so")).resolve()
         soname = re.search(r"SONAME.*\[(.+)\]", dynamic_section(file)).group(1)
         yield "rootdk/lib/" + soname, file
-    yield "rootdk/bin/rootdk", build / "rootdk"
+    yield "rootdk/bin/rootdk", build / "wheel" / "rootdk"  # over librootdk.so, whose kernels are then there once
     binding = build / "src" / "_binding.abi3.so"  # not there where Python's headers were not
     if binding.exists():
         yield "rootdk/_binding.abi3.so", binding
@@ -46,13 +48,8 @@ def dynamic_section(file):
     return subprocess.run(["readelf", "-dW", file], check=True, capture_output=True, text=True).stdout
 
 
-def needed_of_the_system(build):
-    needed = {name for _, file in binaries(build) for name in re.findall(r"NEEDED.*\[(.+)\]", dynamic_section(file))}
-    return sorted(name for name in needed if not COMMON.match(name))
-
-
-def metadata(build):
-    external = "".join(f"Requires-External: {name}\n" for name in needed_of_the_system(build))
+def metadata(external):
+    external = "".join(f"Requires-External: {name}\n" for name in external)
     return f"""Metadata-Version: 2.1
 Name: rootdk
 Version: {version()}
@@ -73,28 +70,30 @@ Description-Content-Type: text/markdown
 """ + (ROOT / "README.md").read_text()
 
 
-def contents(build, tag):
+def contents(files, tag, external, licences):
     """(path in the wheel, bytes, executable) of every file but RECORD."""
     package = ROOT / "python" / "rootdk"
     for path in sorted(package.rglob("*")):
         if path.is_file() and (path.suffix == ".py" or path.name == "py.typed"):
             yield "rootdk/" + path.relative_to(package).as_posix(), path.read_bytes(), False
-    for name, file in binaries(build):
+    for name, file in files:
         yield name, file.read_bytes(), True
     for path in sorted((ROOT / "models" / "builtin").iterdir()):
         yield "rootdk/share/rootdk/builtin/" + path.name, path.read_bytes(), False
-    yield from description(build, tag)
+    yield from description(tag, external, licences)
 
 
-def description(build, tag):
+def description(tag, external=(), licences=()):
     """The files of dist-info but RECORD."""
     info = f"rootdk-{version()}.dist-info/"
-    yield info + "METADATA", metadata(build).encode(), False
+    yield info + "METADATA", metadata(external).encode(), False
     yield info + "WHEEL", (
-        f"Wheel-Version: 1.0\nGenerator: rootdk build_wheel\nRoot-Is-Purelib: false\n" f"Tag: {tag}\n"
+        f"Wheel-Version: 1.0\nGenerator: rootdk build_wheel\nRoot-Is-Purelib: false\nTag: {tag}\n"
     ).encode(), False
     yield info + "entry_points.txt", b"[console_scripts]\nrootdk = rootdk.__main__:main\n", False
     yield info + "LICENSE", (ROOT / "LICENSE").read_bytes(), False
+    for name, text in licences:
+        yield f"{info}licenses/{name}", text, False
 
 
 def add(wheel, name, data, executable):
@@ -118,18 +117,28 @@ def write_wheel(output, tag, files):
     return path
 
 
-def platform_tag():
-    return "py3-none-" + re.sub(r"[-.]", "_", sysconfig.get_platform())
+def machine():
+    return re.sub(r"[-.]", "_", sysconfig.get_platform()).split("_", 1)[1]
 
 
 def build_wheel(build, output):
-    return write_wheel(output, platform_tag(), contents(build, platform_tag()))
+    own = list(binaries(build))
+    if not wheel_libraries.can_bundle():
+        external = sorted({name for _, file in own for name in wheel_libraries.foreign(file)})
+        tag = f"py3-none-linux_{machine()}"
+        return write_wheel(output, tag, contents(own, tag, external, ()))
+    with tempfile.TemporaryDirectory() as folder:
+        files = list(wheel_libraries.bundle(own, Path(folder)))
+        glibc = wheel_libraries.glibc_needed([file for _, file in files])
+        tag = f"py3-none-manylinux_2_{glibc}_{machine()}"
+        return write_wheel(output, tag, contents(files, tag, (), dict(wheel_libraries.licences(own)).items()))
 
 
 def build_editable_wheel(build, output):
     """A wheel that points to the source tree."""
     pointer = ("rootdk.pth", f"{ROOT / 'python'}\n".encode(), False)
-    return write_wheel(output, platform_tag(), [pointer, *description(build, platform_tag())])
+    tag = f"py3-none-linux_{machine()}"
+    return write_wheel(output, tag, [pointer, *description(tag)])
 
 
 if __name__ == "__main__":

@@ -5,12 +5,12 @@ set -euo pipefail
 
 build="g++ cmake ninja-build ccache pkg-config nlohmann-json3-dev libcli11-dev libopenblas-dev libdnnl-dev libicu-dev libopenmpi-dev openmpi-bin"
 python="python3 python3-dev python3-numpy python3-torch python3-pytest python3-venv"
-test="$build libgtest-dev libgmock-dev librapidcheck-dev binutils $python chromium chromium-driver python3-selenium"
+test="$build libgtest-dev libgmock-dev librapidcheck-dev binutils patchelf $python chromium chromium-driver python3-selenium"
 check="$test clang-14 clang-tidy-14 libclang-rt-14-dev g++-12-aarch64-linux-gnu qemu-user emscripten"
 campaign="$build $python clang-14 libclang-rt-14-dev llvm-14 patch"
 bench="$build python3 python3-numpy python3-torch"
 format="clang-format-14"
-wheel="$build python3 python3-dev"
+wheel="$build python3 python3-dev binutils patchelf"
 web="cmake ninja-build ccache nlohmann-json3-dev libgtest-dev emscripten"
 
 group=${1:?usage: setup.sh build|test|check|campaign|bench|format|wheel|web}

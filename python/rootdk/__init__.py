@@ -20,9 +20,10 @@ from ._abi import version as _version
 from ._attention import Explanation, attention, attention_backward, dropout_keeps, explain, merge_states
 from ._buffer import Buffer
 from ._errors import DeviceError, FileError, UnsupportedError
+from ._generation import Beam, Generation, Token
 from ._inspection import HeadProfile, Inspection, LabelScore, inspect
 from ._kv_cache import KvCache, KvSequence, KvUsage
-from ._models import Beam, Generation, Model, Token, load
+from ._models import Model, load
 from ._positions import (
     RopeParams,
     add_learned_positions,

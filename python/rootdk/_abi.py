@@ -187,7 +187,7 @@ def own(handle: ctypes.c_void_p, destroy: Callable[[int], None], *needed: Any) -
     """The handle, which destroys what it names when it dies: not with its first holder, since copies of that share it,
     and not at exit, where other threads may still work with it. `needed` lives at least as long."""
 
-    def end(address: int, *_: Any) -> None:
+    def end(address: Any, *_: Any) -> None:
         destroy(address)
 
     weakref.finalize(handle, end, handle.value, *needed).atexit = False

@@ -435,9 +435,9 @@ def takes_any_array(function: Function, fast: Optional[Callable[..., Any]] = Non
                 return result
             return given[id(result)] if id(result) in given else export(result)
 
-        arguments = [view(x, name) for x, name in zip(given_in_order, names)]
-        arguments += given_in_order[len(names) :]  # too many: the function says so
-        result = function(*arguments, **{name: view(x, name) for name, x in named.items()})
+        viewed = [view(x, name) for x, name in zip(given_in_order, names)]
+        viewed += given_in_order[len(names) :]  # too many: the function says so
+        result = function(*viewed, **{name: view(x, name) for name, x in named.items()})
         return map_arrays(back, result)
 
     return call  # type: ignore[return-value]

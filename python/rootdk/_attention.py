@@ -4,7 +4,7 @@ import ctypes
 import functools
 import json
 import operator
-from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Literal, NamedTuple, Optional, Sequence, Tuple, Union, overload
 
 from . import _abi, _fast, _structs
 from ._abi import give_arena, take_arena
@@ -13,7 +13,8 @@ from ._cuda import run_on_stream
 from ._params import ATTENTION, DIFFERENTIABLE, AttentionOptions, Pair, Params, spells_out, whole, write_execution
 from ._result import AttentionResult
 from ._slots import K, V, write_output, write_qkv, write_tensor
-from ._stats import Stats, StatsRequest, write_stats
+from ._stats import Asked, AskedRows, Rows, Stats, StatsRequest, write_stats
+from ._typing import ArrayT
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -96,6 +97,74 @@ def run_forward(
         give_arena(arena)
 
 
+@overload
+def attention(
+    q: ArrayT,
+    k: ArrayT,
+    v: ArrayT,
+    *,
+    out: Optional[ArrayT] = None,
+    stats: Literal[False] = False,
+    map_size: None = None,
+    weights: Literal[False] = False,
+    stats_stride: int = 1,
+    target: Optional[str] = None,
+    threads: Optional[int] = None,
+    **options: "Unpack[AttentionOptions]",
+) -> ArrayT: ...
+
+
+@overload
+def attention(
+    q: ArrayT,
+    k: ArrayT,
+    v: ArrayT,
+    *,
+    out: Optional[ArrayT] = None,
+    stats: Asked,
+    map_size: Optional[Pair] = None,
+    weights: Rows = False,
+    stats_stride: int = 1,
+    target: Optional[str] = None,
+    threads: Optional[int] = None,
+    **options: "Unpack[AttentionOptions]",
+) -> AttentionResult[ArrayT]: ...
+
+
+@overload
+def attention(
+    q: ArrayT,
+    k: ArrayT,
+    v: ArrayT,
+    *,
+    out: Optional[ArrayT] = None,
+    stats: Stats = False,
+    map_size: Pair,
+    weights: Rows = False,
+    stats_stride: int = 1,
+    target: Optional[str] = None,
+    threads: Optional[int] = None,
+    **options: "Unpack[AttentionOptions]",
+) -> AttentionResult[ArrayT]: ...
+
+
+@overload
+def attention(
+    q: ArrayT,
+    k: ArrayT,
+    v: ArrayT,
+    *,
+    out: Optional[ArrayT] = None,
+    stats: Stats = False,
+    map_size: Optional[Pair] = None,
+    weights: AskedRows,
+    stats_stride: int = 1,
+    target: Optional[str] = None,
+    threads: Optional[int] = None,
+    **options: "Unpack[AttentionOptions]",
+) -> AttentionResult[ArrayT]: ...
+
+
 @functools.partial(takes_any_array, fast=_fast.binding and _fast.binding.attention)
 @spells_out(ATTENTION)
 def attention(
@@ -162,21 +231,21 @@ def attention(
 @takes_any_array
 @spells_out(ATTENTION)
 def attention_backward(
-    grad_out: Any,
-    q: Any,
-    k: Any,
-    v: Any,
-    out: Any,
-    lse: Any,
+    grad_out: ArrayT,
+    q: ArrayT,
+    k: ArrayT,
+    v: ArrayT,
+    out: ArrayT,
+    lse: ArrayT,
     *,
-    entropy: Any = None,
-    grad_lse: Any = None,
-    grad_entropy: Any = None,
+    entropy: Optional[ArrayT] = None,
+    grad_lse: Optional[ArrayT] = None,
+    grad_entropy: Optional[ArrayT] = None,
     gradients: Union[str, Sequence[str]] = ("q", "k", "v"),
     target: Optional[str] = None,
     threads: Optional[int] = None,
     **options: "Unpack[AttentionOptions]",
-) -> Dict[str, Any]:
+) -> Dict[str, ArrayT]:
     """The gradients of attention: a dict with an array for each name in `gradients`, out of q, k, v, bias,
     relative_table, alibi_slopes, sinks, additive_v and column_mass (the forward statistic as a by-product).
 
@@ -262,13 +331,13 @@ class Explanation(NamedTuple):
 @takes_any_array
 @spells_out(ATTENTION)
 def explain(
-    q: Any,
-    k: Any,
-    v: Any,
+    q: ArrayT,
+    k: ArrayT,
+    v: ArrayT,
     *,
     stats: Stats = False,
     map_size: Optional[Pair] = None,
-    weights: Any = False,
+    weights: Rows = False,
     stats_stride: int = 1,
     target: Optional[str] = None,
     threads: Optional[int] = None,
@@ -302,15 +371,20 @@ def explain(
 
 
 @takes_any_array
-def merge_states(out: Any, lse: Any) -> Tuple[Any, Any]:
+def merge_states(out: ArrayT, lse: ArrayT) -> Tuple[ArrayT, ArrayT]:
     """Combines attention over disjoint sets of keys into attention over their union: out [parts, batch, heads, q_len,
     value_dim] and lse [parts, batch, heads, q_len] into (out, lse) without the first dimension."""
     kind = kind_of(out, "out")
     require_kind(kind, lse, "lse", "out")
-    merged_out = kind.empty(tuple(out.shape[1:]), kind.code(out, "out"), out)
-    merged_lse = kind.empty(tuple(lse.shape[1:]), kind.code(lse, "lse"), lse)
+    merged_out, merged_lse = (
+        kind.empty(tuple(x.shape[1:]), kind.code(x, name), x) for name, x in _named(out=out, lse=lse)
+    )
     call_with_tensors(kind, _abi.merge_states, out=out, lse=lse, merged_out=merged_out, merged_lse=merged_lse)
     return merged_out, merged_lse
+
+
+def _named(**arrays: Any) -> Iterable[Tuple[str, Any]]:
+    return arrays.items()
 
 
 def call_with_tensors(

@@ -195,7 +195,7 @@ class _Pinned:
 
 def from_buffer(x: Any, name: str) -> Buffer:
     """A view of an object with the buffer protocol (memoryview, array.array)."""
-    described = memoryview(x)
+    described: Any = memoryview(x)
     code = _FROM_FORMAT.get(described.format.lstrip("@=<"))
     # The size too: "l" has 8 bytes, "<l" has 4.
     if code is None or described.itemsize != _structs.DTYPE_SIZES[code]:

@@ -6,7 +6,7 @@ import importlib.machinery
 import importlib.util
 import os
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Optional, Tuple
 
 from . import _abi
 
@@ -24,7 +24,7 @@ def _load() -> Optional[Any]:
         assert spec is not None
         module = importlib.util.module_from_spec(spec)
         loader.exec_module(module)
-        functions = (_abi.attention, _abi.struct_init)
+        functions: Tuple[Any, ...] = (_abi.attention, _abi.struct_init)
         module.connect(*(ctypes.cast(function, ctypes.c_void_p).value for function in functions), _abi.check)
         return module
     return None
@@ -46,7 +46,8 @@ def learn_torch(torch: Any, dtypes: Any) -> None:
         return
     raw = torch._C
     functorch = getattr(raw, "_functorch", None)
-    autocast, autocast_arguments = torch.is_autocast_cpu_enabled, ()
+    autocast: Any = torch.is_autocast_cpu_enabled
+    autocast_arguments: Tuple[str, ...] = ()
     if hasattr(torch, "get_autocast_dtype"):
         autocast, autocast_arguments = torch.is_autocast_enabled, ("cpu",)
     binding.learn_torch(

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import _abi, _models_abi, _svg
-from ._models import Model, Prompt, load
+from ._models import Model, load
 from ._params import whole
 from ._tables import html_table, layer_maps, text_table
+from ._token_ids import Prompt
 
 
 class LabelScore(NamedTuple):

@@ -4,31 +4,24 @@ import ctypes
 import os
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Literal, NamedTuple, Optional, Sequence, Tuple, Union, overload
 
 from . import _abi, _structs
 from ._abi import give_arena, take_arena
 from ._arrays import Kind, kind_of, require_kind, small_code, takes_any_array
 from ._attention import run_c
+from ._kv_storage import LAYOUTS, Storage, dtype_code
 from ._params import ATTEND, AttendOptions, Params, choice, spells_out, whole
 from ._positions import RopeParams
 from ._result import AttentionResult
 from ._slots import K, write_output, write_tensor
-from ._stats import ROW_STATS, Stats, stat_names
+from ._stats import ROW_STATS, Asked, Stats, stat_names
+from ._typing import ArrayT
 
 if TYPE_CHECKING:
+    import numpy
+    import torch
     from typing_extensions import Unpack
-
-_LAYOUTS = {"contiguous": 0, "paged": 1}
-_DTYPES = {
-    "f32": _structs.F32,
-    "bf16": _structs.BF16,
-    "f16": _structs.F16,
-    "i8": _structs.I8,
-    "f8e4m3": _structs.F8E4M3,
-}
-_QUANTISED = (_structs.I8, _structs.F8E4M3)
-_DTYPE_NAMES = {"float32": "f32", "bfloat16": "bf16", "float16": "f16", "int8": "i8", "float8_e4m3fn": "f8e4m3"}
 
 
 class KvUsage(NamedTuple):
@@ -45,13 +38,6 @@ class KvUsage(NamedTuple):
 # (sequence, rows, position of the first).
 Step = Union["KvSequence", Tuple["KvSequence", int], Tuple["KvSequence", int, int]]
 Steps = Union["KvSequence", Sequence[Step]]
-
-
-def _dtype_code(dtype: Any) -> int:
-    """A type by our name, or as NumPy and PyTorch write it."""
-    name = dtype if isinstance(dtype, str) else getattr(dtype, "__name__", str(dtype))
-    name = name.replace("torch.", "")
-    return choice(_DTYPE_NAMES.get(name, name), _DTYPES, "dtype")
 
 
 _caches: "weakref.WeakSet[KvCache]" = weakref.WeakSet()
@@ -99,17 +85,17 @@ class KvCache:
         head_dim: int,
         value_dim: Optional[int] = None,
         layers: int = 1,
-        dtype: Any = "bf16",
+        dtype: Union[str, "torch.dtype", "numpy.dtype[Any]"] = "bf16",
         layout: str = "paged",
         pages: int = 0,
         page_size: int = 64,
         max_sequences: int = 0,
         max_len: int = 0,
-        device: Any = "cpu",
+        device: Union[str, "torch.device"] = "cpu",
     ) -> None:
         config = _structs.KvCacheConfig()
         _abi.kv_cache_config_init(ctypes.byref(config))
-        config.layout, config.dtype = choice(layout, _LAYOUTS, "layout"), _dtype_code(dtype)
+        config.layout, config.dtype = choice(layout, LAYOUTS, "layout"), dtype_code(dtype)
         sizes = dict(layers=layers, kv_heads=kv_heads, head_dim=head_dim, value_dim=value_dim or 0, pages=pages)
         sizes.update(max_sequences=max_sequences, max_len=max_len)
         if layout == "paged":
@@ -119,7 +105,7 @@ class KvCache:
         self.value_dim = value_dim or head_dim
         self._lock = threading.Lock()
         _caches.add(self)
-        storage = _Storage(config, device)
+        storage = Storage(config, device)
         handle = ctypes.c_void_p()
         _abi.check(_abi.kv_cache_create(ctypes.addressof(config), ctypes.byref(handle)))
         self._handle = _abi.own(handle, _abi.kv_cache_destroy, storage)
@@ -137,8 +123,8 @@ class KvCache:
 
     def append(
         self,
-        k: Any,
-        v: Any,
+        k: ArrayT,
+        v: ArrayT,
         steps: Steps,
         *,
         layer: int = 0,
@@ -150,6 +136,34 @@ class KvCache:
         sequences one after another. `steps` is one sequence, or a list with (sequence, rows) or a sequence alone (one
         row) for each. `rope` rotates k at its positions on the way in."""
         _append(k, v, self, steps, layer, rope, target, threads)
+
+    @overload
+    def attend(
+        self,
+        q: ArrayT,
+        steps: Steps,
+        *,
+        rope: Optional[RopeParams] = None,
+        out: Optional[ArrayT] = None,
+        stats: Literal[False] = False,
+        target: Optional[str] = None,
+        threads: Optional[int] = None,
+        **options: "Unpack[AttendOptions]",
+    ) -> ArrayT: ...
+
+    @overload
+    def attend(
+        self,
+        q: ArrayT,
+        steps: Steps,
+        *,
+        rope: Optional[RopeParams] = None,
+        out: Optional[ArrayT] = None,
+        stats: Asked,
+        target: Optional[str] = None,
+        threads: Optional[int] = None,
+        **options: "Unpack[AttendOptions]",
+    ) -> AttentionResult[ArrayT]: ...
 
     @spells_out(ATTEND)
     def attend(
@@ -207,9 +221,44 @@ class KvSequence:
         self.cache = cache
         self.id = id
 
-    def append(self, k: Any, v: Any, **options: Any) -> None:
+    def append(
+        self,
+        k: ArrayT,
+        v: ArrayT,
+        *,
+        layer: int = 0,
+        rope: Optional[RopeParams] = None,
+        target: Optional[str] = None,
+        threads: Optional[int] = None,
+    ) -> None:
         """KvCache.append of all rows to this sequence."""
-        self.cache.append(k, v, self, **options)
+        self.cache.append(k, v, self, layer=layer, rope=rope, target=target, threads=threads)
+
+    @overload
+    def attend(
+        self,
+        q: ArrayT,
+        *,
+        rope: Optional[RopeParams] = None,
+        out: Optional[ArrayT] = None,
+        stats: Literal[False] = False,
+        target: Optional[str] = None,
+        threads: Optional[int] = None,
+        **options: "Unpack[AttendOptions]",
+    ) -> ArrayT: ...
+
+    @overload
+    def attend(
+        self,
+        q: ArrayT,
+        *,
+        rope: Optional[RopeParams] = None,
+        out: Optional[ArrayT] = None,
+        stats: Asked,
+        target: Optional[str] = None,
+        threads: Optional[int] = None,
+        **options: "Unpack[AttendOptions]",
+    ) -> AttentionResult[ArrayT]: ...
 
     def attend(self, q: Any, **options: Any) -> Any:
         """KvCache.attend of all rows as the last tokens of this sequence."""
@@ -249,46 +298,6 @@ class KvSequence:
 
     def __repr__(self) -> str:
         return f"rootdk.KvSequence({self.id} of {self.cache!r})"
-
-
-class _Storage:
-    """The memory of a cache on a CUDA device, as PyTorch tensors; on the CPU the library has its own."""
-
-    def __init__(self, config: _structs.KvCacheConfig, device: Any) -> None:
-        self.tensors: Dict[str, Any] = {}
-        if str(device) == "cpu":
-            return
-        import torch
-
-        try:
-            device = torch.device(device)
-        except RuntimeError as error:
-            raise ValueError(f"rootdk: device is {device!r}, expected cpu or cuda: {error}") from None
-        if device.type == "cpu":
-            return
-        if device.type != "cuda":
-            raise ValueError(f"rootdk: device is {device}, expected cpu or cuda")
-        if not torch.cuda.is_available():
-            raise ValueError(f"rootdk: device is {device}, but PyTorch sees no CUDA device")
-        index = torch.cuda.current_device() if device.index is None else device.index
-        paged = config.layout == _LAYOUTS["paged"]
-        pages, page_size = (config.pages, config.page_size) if paged else (config.max_sequences, config.max_len)
-        rows = (config.layers, pages, config.kv_heads, page_size)
-        types = {_structs.F32: torch.float32, _structs.BF16: torch.bfloat16, _structs.F16: torch.float16}
-        dtype, where = types.get(config.dtype, torch.int8), torch.device("cuda", index)
-        value_dim = config.value_dim or config.head_dim
-        self.tensors["k"] = torch.zeros(*rows, config.head_dim, dtype=dtype, device=where)
-        self.tensors["v"] = torch.zeros(*rows, value_dim, dtype=dtype, device=where)
-        if config.dtype in _QUANTISED:
-            self.tensors["k_scales"] = torch.zeros(rows, device=where)
-            self.tensors["v_scales"] = torch.zeros(rows, device=where)
-        config.device_kind, config.device_index = _structs.CUDA, index
-        self._described = (_structs.Tensor * len(self.tensors))()
-        for description, (name, tensor) in zip(self._described, self.tensors.items()):
-            kind_of(tensor, name).pack(description, 0, tensor, name)
-            if name in ("k", "v"):
-                description.dtype = config.dtype
-            setattr(config, name, ctypes.addressof(description))
 
 
 def _c_steps(cache: KvCache, steps: Steps, rows: int) -> Any:

@@ -1,93 +1,30 @@
 """Models from checkpoint folders: tokens, logits, and text."""
 
 import ctypes
-import operator
 import os
-import threading
-from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Union
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Union, overload
 
 from . import _abi, _models_abi, _structs
 from ._arrays import kind_of, takes_any_array
 from ._attention import call_with_tensors
 from ._buffer import Buffer
+from ._generation import (
+    Beam,
+    Generation,
+    SamplingOptions,
+    TokenStream,
+    cache_type_code,
+    generate_params,
+    one_of,
+    spells_out_sampling,
+)
 from ._models_abi import c_ids
 from ._params import whole
+from ._token_ids import Prompt, id_array, id_list
+from ._typing import ArrayT, Integers, NumpyArray
 
-Prompt = Union[str, Sequence[int], Any]  # a text, or token ids in a list or an array
-
-
-class Token(NamedTuple):
-    """One new token. The text is what it adds to the text before it: empty while a character is not complete."""
-
-    id: int
-    text: str
-
-
-class Generation(NamedTuple):
-    """A continuation. str() is prompt and continuation together."""
-
-    text: str  # of the new tokens; empty without a tokenizer
-    ids: List[int]  # the new tokens
-    prompt_ids: List[int]
-    prompt: str  # empty where ids were given, and before the answer of an encoder-decoder model
-
-    def __str__(self) -> str:
-        return self.prompt + self.text
-
-
-class Beam(NamedTuple):
-    """One continuation of beam search."""
-
-    text: str  # of the new tokens; empty without a tokenizer
-    ids: List[int]  # the new tokens
-    log_probability: float  # of the new tokens together
-    score: float  # log_probability over length^length_penalty
-
-
-class TokenStream(Iterator[Token]):
-    """The tokens of a generation, each as it comes. Leaving it early costs nothing more."""
-
-    def __init__(self, model: "Model", ids: List[int], params: _models_abi.GenerateParams, *needed: Any) -> None:
-        self._functions = model._functions
-        # With stop strings a token waits for the next one: text that was held back comes with the end.
-        self._delays = params.stop_count > 0
-        self._waiting: Optional[Token] = None
-        self._lock = threading.Lock()
-        handle = ctypes.c_void_p()
-        _abi.check(
-            self._functions.generation_begin(
-                model._handle, c_ids(ids), len(ids), ctypes.byref(params), ctypes.byref(handle)
-            )
-        )
-        self._handle = _abi.own(handle, self._functions.generation_destroy, model._handle, *needed)
-
-    def __next__(self) -> Token:
-        token = self._take()
-        if not self._delays:
-            if token.id < 0:
-                raise StopIteration
-            return token
-        if self._waiting is None and token.id >= 0:
-            self._waiting, token = token, self._take()
-        if self._waiting is None:
-            raise StopIteration
-        if token.id < 0:
-            last, self._waiting = self._waiting, None
-            return Token(last.id, last.text + token.text)
-        before, self._waiting = self._waiting, token
-        return before
-
-    def _take(self) -> Token:
-        """The next token, or id -1 at the end."""
-        number, address, count = ctypes.c_int32(), ctypes.c_void_p(), ctypes.c_size_t()
-        with self._lock:
-            _abi.check(
-                self._functions.generation_next(
-                    self._handle, ctypes.byref(number), ctypes.byref(address), ctypes.byref(count)
-                )
-            )
-            text = _models_abi.read_text(address, count)
-        return Token(number.value, text)
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class Model:
@@ -107,8 +44,8 @@ class Model:
         self._functions = _models_abi.functions()
         params = _models_abi.LoadParams()
         self._functions.load_params_init(ctypes.byref(params))
-        params.weights = _choice(weights, "weights", {None: 0, "int8": 1, "int4": 2})
-        params.activations = _choice(activations, "activations", {"f32": _structs.F32, "bf16": _structs.BF16})
+        params.weights = one_of(weights, "weights", {None: 0, "int8": 1, "int4": 2})
+        params.activations = one_of(activations, "activations", {"f32": _structs.F32, "bf16": _structs.BF16})
         params.threads = threads or 0
         handle = ctypes.c_void_p()
         _abi.check(self._functions.model_load_with(os.fsencode(folder), ctypes.byref(params), ctypes.byref(handle)))
@@ -147,18 +84,40 @@ class Model:
         )
         return ids[: count.value]
 
-    def decode(self, ids: Any, *, special: bool = False) -> str:
+    def decode(self, ids: Integers, *, special: bool = False) -> str:
         """The text of ids, without special tokens unless asked for."""
-        ids = _id_list(ids)
+        ids = id_list(ids)
         return self._functions.text(self._functions.model_decode, self._handle, c_ids(ids), len(ids), int(special))
 
     def ids_of(self, prompt: Prompt) -> List[int]:
         """The ids of a text, or the ids themselves."""
-        return self.encode(prompt) if isinstance(prompt, str) else _id_list(prompt)
+        return self.encode(prompt) if isinstance(prompt, str) else id_list(prompt)
+
+    @overload
+    def forward(
+        self,
+        ids: Union[str, List[int], Sequence[Sequence[int]]],
+        *,
+        mask: Optional[Integers] = None,
+        token_types: Optional[Integers] = None,
+        decoder_ids: Optional[Integers] = None,
+        threads: Optional[int] = None,
+    ) -> NumpyArray: ...
+
+    @overload
+    def forward(
+        self,
+        ids: ArrayT,
+        *,
+        mask: Optional[Integers] = None,
+        token_types: Optional[Integers] = None,
+        decoder_ids: Optional[Integers] = None,
+        threads: Optional[int] = None,
+    ) -> ArrayT: ...
 
     def forward(
         self,
-        ids: Prompt,
+        ids: Any,
         *,
         mask: Any = None,
         token_types: Any = None,
@@ -172,8 +131,8 @@ class Model:
         is an array of the kind that ids is; from a text or a list a NumPy array, where there is NumPy."""
         given = self.ids_of(ids) if isinstance(ids, str) else ids
         inputs = {"mask": mask, "token_types": token_types, "decoder_ids": decoder_ids}
-        arrays = {name: None if x is None else _id_array(x) for name, x in inputs.items()}
-        return _forward(_id_array(given), self, int(threads or 0), **arrays)
+        arrays = {name: None if x is None else id_array(x) for name, x in inputs.items()}
+        return _forward(id_array(given), self, int(threads or 0), **arrays)
 
     def generate(self, prompt: Prompt, max_new: int = 64, **options: Any) -> Generation:
         """Continues a text, or token ids, by up to max_new tokens. The options are those of `stream`."""
@@ -183,18 +142,12 @@ class Model:
         text = "".join(token.text for token in tokens) if options.get("stop") else self._text(new)
         return Generation(text, new, ids, prompt if isinstance(prompt, str) and not self.has_encoder else "")
 
+    @spells_out_sampling
     def stream(
         self,
         prompt: Prompt,
         max_new: int = 64,
         *,
-        greedy: Optional[bool] = None,
-        temperature: Optional[float] = None,
-        top_k: Optional[int] = None,
-        top_p: Optional[float] = None,
-        min_p: Optional[float] = None,
-        repetition_penalty: float = 1.0,
-        seed: int = 0,
         stop: Union[str, Sequence[str]] = (),
         stop_at_end: bool = True,
         cache: bool = True,
@@ -202,6 +155,7 @@ class Model:
         draft: Optional["Model"] = None,
         draft_tokens: int = 4,
         threads: Optional[int] = None,
+        **sampling: "Unpack[SamplingOptions]",
     ) -> TokenStream:
         """The tokens that `generate` adds, one by one as they come, each with its id and its text.
 
@@ -217,9 +171,9 @@ class Model:
         cache_type          of the keys and values that are kept: f32, bf16, f16, int8, e4m3; default: the checkpoint's
         draft               a small model of the same vocabulary that proposes draft_tokens at once; the tokens are the
                             same as without it"""
-        params = self._sampling(max_new, greedy, temperature, top_k, top_p, min_p, repetition_penalty, seed)
+        params = generate_params(self._functions, max_new, sampling)
         params.stop_at_end, params.cache, params.threads = stop_at_end, cache, threads or 0
-        params.cache_type = _cache_type(cache_type)
+        params.cache_type = cache_type_code(cache_type)
         if draft is not None:
             if not isinstance(draft, Model):
                 raise TypeError(f"rootdk: draft is a {type(draft).__name__}, expected a rootdk.Model")
@@ -228,31 +182,26 @@ class Model:
         params.stop, params.stop_count = (ctypes.c_char_p * max(1, len(strings)))(*strings), len(strings)
         return TokenStream(self, self.ids_of(prompt), params, draft._handle if draft is not None else None)
 
+    @spells_out_sampling
     def generate_many(
         self,
         prompts: Sequence[Prompt],
         max_new: int = 64,
         *,
         batch: int = 32,
-        greedy: Optional[bool] = None,
-        temperature: Optional[float] = None,
-        top_k: Optional[int] = None,
-        top_p: Optional[float] = None,
-        min_p: Optional[float] = None,
-        repetition_penalty: float = 1.0,
-        seed: int = 0,
         stop_at_end: bool = True,
         cache_type: Optional[str] = None,
         threads: Optional[int] = None,
+        **sampling: "Unpack[SamplingOptions]",
     ) -> List[Generation]:
         """Continues many prompts, `batch` of them at the same time. Each gives the tokens that it gives alone; the
         options are those of `stream`."""
-        params = self._sampling(max_new, greedy, temperature, top_k, top_p, min_p, repetition_penalty, seed)
+        params = generate_params(self._functions, max_new, sampling)
         params.stop_at_end = stop_at_end
         handle, functions = ctypes.c_void_p(), self._functions
         _abi.check(
             functions.batch_create(
-                self._handle, whole(batch, "batch"), _cache_type(cache_type), threads or 0, ctypes.byref(handle)
+                self._handle, whole(batch, "batch"), cache_type_code(cache_type), threads or 0, ctypes.byref(handle)
             )
         )
         handle = _abi.own(handle, functions.batch_destroy, self._handle)
@@ -291,7 +240,7 @@ class Model:
         self._functions.beam_params_init(ctypes.byref(params))
         params.beams, params.max_new = whole(beams, "beams"), whole(max_new, "max_new")
         params.length_penalty, params.stop_at_end = length_penalty, stop_at_end
-        params.cache_type, params.threads = _cache_type(cache_type), threads or 0
+        params.cache_type, params.threads = cache_type_code(cache_type), threads or 0
         ids, handle, found = self.ids_of(prompt), ctypes.c_void_p(), ctypes.c_size_t()
         _abi.check(
             self._functions.beam_search(
@@ -316,15 +265,15 @@ class Model:
         pooling: Optional[str] = None,
         normalise: bool = True,
         threads: Optional[int] = None,
-    ) -> Any:
+    ) -> NumpyArray:
         """Vectors of texts [texts, d_model], or of one text [d_model], from an encoder: the mean of its hidden states, or
         the first token's. pooling is "mean", "cls", or by default what the folder's 1_Pooling/config.json says. The
         result is a NumPy array, where there is NumPy."""
         one = isinstance(texts, str)
-        data = [text.encode() for text in ([texts] if one else texts)]
+        data = [text.encode() for text in ([texts] if isinstance(texts, str) else texts)]
         out = Buffer.empty((len(data), self.d_model), _structs.F32)
         sizes = (ctypes.c_size_t * len(data))(*map(len, data))
-        how = _choice(pooling, "pooling", {None: -1, "mean": 0, "cls": 1})
+        how = one_of(pooling, "pooling", {None: -1, "mean": 0, "cls": 1})
 
         def call(address: int) -> int:
             strings = (ctypes.c_char_p * len(data))(*data)
@@ -332,7 +281,7 @@ class Model:
             return self._functions.model_embed(self._handle, strings, sizes, len(data), *settings)
 
         call_with_tensors(kind_of(out, "out"), call, out=out)
-        result = out.without_batch() if one else out
+        result: Any = out.without_batch() if one else out
         try:
             import numpy
         except ImportError:
@@ -341,30 +290,6 @@ class Model:
 
     def _text(self, ids: List[int]) -> str:
         return self.decode(ids) if self.has_tokenizer else ""
-
-    def _sampling(
-        self,
-        max_new: int,
-        greedy: Optional[bool],
-        temperature: Optional[float],
-        top_k: Optional[int],
-        top_p: Optional[float],
-        min_p: Optional[float],
-        repetition_penalty: float,
-        seed: int,
-    ) -> _models_abi.GenerateParams:
-        params = _models_abi.GenerateParams()
-        self._functions.generate_params_init(ctypes.byref(params))
-        given = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
-        sampled = {name: value for name, value in given.items() if value is not None}
-        if greedy and sampled:
-            raise ValueError("generate: greedy takes no temperature, top_k, top_p or min_p")
-        params.max_new, params.seed = whole(max_new, "max_new"), operator.index(seed) & 0xFFFFFFFFFFFFFFFF
-        params.greedy = not sampled if greedy is None else greedy
-        for name, value in sampled.items():
-            setattr(params, name, value)
-        params.repetition_penalty = repetition_penalty
-        return params
 
 
 def load(
@@ -386,70 +311,6 @@ def load(
     threads             of the loading
     """
     return Model(folder, weights, activations, threads)
-
-
-_CACHE_TYPES: Dict[Optional[str], int] = {
-    None: -1,
-    "f32": _structs.F32,
-    "bf16": _structs.BF16,
-    "f16": _structs.F16,
-    "int8": _structs.I8,
-    "e4m3": _structs.F8E4M3,
-}
-
-
-def _cache_type(name: Optional[str]) -> int:
-    return _choice(name, "cache_type", _CACHE_TYPES)
-
-
-def _choice(value: Any, name: str, choices: Dict[Any, int]) -> int:
-    if value not in choices:
-        known = ", ".join(repr(choice) for choice in choices)
-        raise ValueError(f"rootdk: {name} is {value!r}, expected one of {known}")
-    return choices[value]
-
-
-def _id_list(ids: Any) -> List[int]:
-    """Token ids as a list, from any array or sequence of whole numbers."""
-    if isinstance(ids, (bytes, bytearray)):
-        raise TypeError(f"rootdk: {type(ids).__name__} are neither a text nor token ids; decode them to a str first")
-    values = ids.tolist() if hasattr(ids, "tolist") else ids
-    if not isinstance(values, Iterable):
-        raise TypeError(f"rootdk: {ids!r} is neither a text nor a sequence of token ids")
-    return [_id(value) for value in values]
-
-
-def _id(value: Any) -> int:
-    """One token id, from anything that is a whole number: also those of NumPy and PyTorch."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = -1
-    if not 0 <= number < 2**31:
-        raise ValueError(f"rootdk: {value!r} is not a token id (a whole number from 0 on)")
-    return number
-
-
-def _id_array(ids: Any) -> Any:
-    """Lists as an array: of NumPy where it is installed, else a buffer. Arrays as they are."""
-    if not isinstance(ids, (list, tuple, range)):
-        return ids
-    rows: List[Any] = list(ids)
-    lengths = {len(row) if isinstance(row, (list, tuple, range)) else None for row in rows}
-    if len(lengths) > 1:
-        raise ValueError("rootdk: the rows of ids have different lengths; pad them, and say so with mask")
-    nested = None not in lengths
-    flat = _id_list([x for row in rows for x in row] if nested else rows)
-    if not flat:
-        raise ValueError("rootdk: there are no token ids")
-    shape = (len(rows), len(flat) // len(rows)) if nested else (len(flat),)
-    result = Buffer.empty(shape, _structs.I32)
-    ctypes.memmove(result.address, c_ids(flat), 4 * len(flat))
-    try:
-        import numpy
-    except ImportError:
-        return result
-    return numpy.array(result.memoryview())
 
 
 @takes_any_array

@@ -11,6 +11,7 @@ from . import _abi, _structs
 from ._abi import Arena, Place
 from ._arrays import Kind, require_kind, small_code
 from ._slots import write_tensor
+from ._typing import AnyArray, Floats, Integers
 
 Window = Union[None, int, Tuple[Optional[int], Optional[int]]]
 Pair = Union[int, Tuple[int, int]]
@@ -25,22 +26,22 @@ class AttentionOptions(TypedDict, total=False):
     temperature: float
     softcap: Optional[float]
     score: str
-    bias: Any
-    mask: Any
-    block_mask: Any
+    bias: Optional[AnyArray]
+    mask: Optional[AnyArray]
+    block_mask: Optional[AnyArray]
     block_size: Optional[Pair]
-    kv_lengths: Any
-    q_starts: Any
-    kv_starts: Any
+    kv_lengths: Optional[Integers]
+    q_starts: Optional[Integers]
+    kv_starts: Optional[Integers]
     max_q_len: int
     max_kv_len: int
-    relative_table: Any
+    relative_table: Optional[AnyArray]
     relative_zero: int
-    alibi_slopes: Any
-    sinks: Any
-    additive_v: Any
+    alibi_slopes: Optional[Floats]
+    sinks: Optional[Floats]
+    additive_v: Optional[AnyArray]
     dropout: float
-    seed: Any
+    seed: Union[int, AnyArray]
 
 
 class AttendOptions(TypedDict, total=False):
@@ -52,10 +53,10 @@ class AttendOptions(TypedDict, total=False):
     scale: Union[None, str, float]
     temperature: float
     softcap: Optional[float]
-    relative_table: Any
+    relative_table: Optional[AnyArray]
     relative_zero: int
-    alibi_slopes: Any
-    sinks: Any
+    alibi_slopes: Optional[Floats]
+    sinks: Optional[Floats]
 
 
 class Form:

@@ -2,10 +2,11 @@
 
 import math
 from pathlib import Path
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Union
+from typing import Any, Callable, Dict, Generic, List, NamedTuple, Optional, Tuple, Union
 
 from . import _buffer, _svg
 from ._tables import html_table, text_table
+from ._typing import ArrayT
 
 STATS = ("lse", "max_logit", "max_weight", "entropy", "sum_p2", "column_mass", "pooled_map", "weights", "weight_rows")
 _SATURATED = 0.9  # a row whose sum of squared weights is above this attends to one key
@@ -47,32 +48,33 @@ def _mean(values: List[float]) -> float:
     return sum(finite) / len(finite) if finite else math.nan
 
 
-class AttentionResult:
+class AttentionResult(Generic[ArrayT]):
     """`out` and the statistics of one call: lse, max_logit, max_weight, entropy, sum_p2 [batch, heads, q_len];
     column_mass [batch, heads, kv_len]; pooled_map [batch, heads, rows, columns]; weights [batch, heads, rows, kv_len]
     for the queries weight_rows. What was not asked for is None."""
 
-    out: Any
-    lse: Any
-    max_logit: Any
-    max_weight: Any
-    entropy: Any
-    sum_p2: Any
-    column_mass: Any
-    pooled_map: Any
-    weights: Any
-    weight_rows: Any
+    # Arrays to a checker of types, so that what was asked for needs no second look.
+    out: ArrayT
+    lse: ArrayT
+    max_logit: ArrayT
+    max_weight: ArrayT
+    entropy: ArrayT
+    sum_p2: ArrayT
+    column_mass: ArrayT
+    pooled_map: ArrayT
+    weights: ArrayT
+    weight_rows: ArrayT
 
-    def __init__(self, out: Any, arrays: Dict[str, Any]) -> None:
+    def __init__(self, out: ArrayT, arrays: Dict[str, ArrayT]) -> None:
         self.out = out
         for name in STATS:
             setattr(self, name, arrays.get(name))
 
-    def stats(self) -> Dict[str, Any]:
+    def stats(self) -> Dict[str, ArrayT]:
         """The statistics that are there, by name."""
         return {name: getattr(self, name) for name in STATS if getattr(self, name) is not None}
 
-    def map_arrays(self, change: Callable[[Any], Any]) -> "AttentionResult":
+    def map_arrays(self, change: Callable[[Any], Any]) -> "AttentionResult[Any]":
         return AttentionResult(change(self.out), {name: change(x) for name, x in self.stats().items()})
 
     def _rows_of_heads(self, name: str) -> Optional[List[List[float]]]:
@@ -113,7 +115,7 @@ class AttentionResult:
         return table
 
     def __repr__(self) -> str:
-        title = f"attention {list(self.out.shape)} with {', '.join(self.stats()) or 'no statistics'}"
+        title = f"attention {list(self._shape)} with {', '.join(self.stats()) or 'no statistics'}"
         table = self.summary()
         return "\n".join([title, *(text_table(SUMMARY_COLUMNS, table) if table else ())])
 
@@ -122,10 +124,15 @@ class AttentionResult:
 
     def _repr_html_(self) -> str:
         table = html_table(SUMMARY_COLUMNS, self.summary())
-        return f"<div><p>attention {list(self.out.shape)}</p>{table}{self._repr_svg_() or ''}</div>"
+        return f"<div><p>attention {list(self._shape)}</p>{table}{self._repr_svg_() or ''}</div>"
+
+    @property
+    def _shape(self) -> Tuple[int, ...]:
+        shape: Any = self.out.shape
+        return tuple(shape)
 
     def _has_picture(self) -> bool:
-        return self.out.shape[0] > 0 and any(x is not None for x in (self.pooled_map, self.weights, self.entropy))
+        return self._shape[0] > 0 and any(x is not None for x in (self.pooled_map, self.weights, self.entropy))
 
     def plot(self, path: Union[None, str, Path] = None, *, batch: int = 0) -> "_svg.Svg":
         """A picture with one panel a head: the pooled map (map_size), else the exact weights, else how many keys each
@@ -133,7 +140,7 @@ class AttentionResult:
         .png and .pdf, are written through matplotlib, where it is installed."""
         if not self._has_picture():
             raise ValueError("plot: the result has no pooled_map, weights or entropy (ask attention for map_size=64)")
-        batches = self.out.shape[0]
+        batches = self._shape[0]
         if not -batches <= batch < batches:
             raise ValueError(f"plot: there is no batch {batch}; there are 0 to {batches - 1}")
         if path is not None and Path(path).suffix != ".svg":
@@ -173,11 +180,11 @@ class AttentionResult:
                 f"head {row.head}: " + ("no keys" if row.max_logit == -math.inf else f"{row.effective_keys:.1f} keys")
                 for row in self.summary()
             ]
-        return _svg.panels(f"attention {list(self.out.shape)}", pictures, labels, note)
+        return _svg.panels(f"attention {list(self._shape)}", pictures, labels, note)
 
     def _plot_with_matplotlib(self, path: Union[str, Path], batch: int) -> None:
         try:
-            from matplotlib.figure import Figure
+            from matplotlib.figure import Figure  # type: ignore[import-not-found, unused-ignore]
         except ImportError:
             raise ValueError(f"plot: {path} needs matplotlib, which is not installed (a .svg file does not)") from None
         maps = self._maps(batch)

@@ -1,16 +1,20 @@
 """Which statistics a call computes, and the arrays they go into."""
 
-from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Literal, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import _abi, _structs
 from ._arrays import Kind, require_kind, small_code
 from ._params import Pair, pair, whole
 from ._slots import write_tensor
+from ._typing import AnyArray
 
 ROW_STATS = ("lse", "max_logit", "max_weight", "entropy", "sum_p2")
 
 
+Asked = Union[Literal[True], str, Sequence[str]]
 Stats = Union[bool, str, Sequence[str]]
+AskedRows = Union[Literal[True], AnyArray, Sequence[int]]  # of which the exact weights are given
+Rows = Union[bool, AnyArray, Sequence[int]]
 
 
 def stat_names(stats: Stats, known: Tuple[str, ...]) -> Tuple[str, ...]:

@@ -11,47 +11,31 @@ group is one that sends these: gloo or mpi.
 """
 
 import ctypes
-import datetime
 import functools
 import itertools
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, List, Literal, NamedTuple, Optional, Sequence, Tuple, Union, overload
 
 import torch
 import torch.distributed as dist
 
 from . import _abi, _structs
 from ._abi import give_arena, take_arena
-from ._arrays import Kind, kind_of, small_code
-from ._params import ATTENTION, Params, choice, spells_out, whole, write_execution
+from ._arrays import kind_of, small_code
+from ._params import ATTENTION, AttentionOptions, Params, choice, spells_out, whole, write_execution
 from ._result import AttentionResult
 from ._slots import K, V, write_qkv, write_tensor
-from ._stats import ROW_STATS, Stats, stat_names, write_stats
+from ._stats import ROW_STATS, Asked, Stats, stat_names, write_stats
+from ._transport import Group, GroupTransport, transport_of
+from ._typing import Integers
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 Ranges = Sequence[Tuple[int, int]]
 Shares = Sequence[Ranges]
 
 SCHEMES = {"automatic": 0, "ring": 1, "gather": 2, "heads": 3}
 LAYOUTS = {"contiguous": 0, "zigzag": 1, "documents": 2, "striped": 3}
-
-
-class _Transport(ctypes.Structure):
-    """rootdk_transport"""
-
-    POST = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p, ctypes.c_size_t)
-    WAIT = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64, ctypes.c_double)
-    PROGRESS = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-    FAILURE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
-    _fields_ = [
-        ("struct_size", ctypes.c_size_t),
-        ("rank", ctypes.c_int32),
-        ("size", ctypes.c_int32),
-        ("user", ctypes.c_void_p),
-        ("post_send", POST),
-        ("post_receive", POST),
-        ("wait", WAIT),
-        ("progress", PROGRESS),
-        ("last_failure", FAILURE),
-    ]
 
 
 class _Range(ctypes.Structure):
@@ -94,7 +78,7 @@ _attention_backward = _function("distributed_attention_backward", ctypes.c_int32
 _merge_over_ranks = _function("merge_over_ranks", ctypes.c_int32, [_P, _P, _P, ctypes.c_double])
 
 
-def shares(layout: str, total: int, ranks: int, *, starts: Any = None, causal: bool = False) -> List[List[Tuple[int, int]]]:
+def shares(layout: str, total: int, ranks: int, *, starts: Optional[Integers] = None, causal: bool = False) -> List[List[Tuple[int, int]]]:
     """Which rows of the whole each rank holds, as ranges (begin, end) in the order of its tensors. "contiguous",
     "zigzag" and "striped" (runs of 1024) cut `total` rows; "documents" hands out packed sequences, which begin at `starts`, by their work."""
     number = choice(layout, LAYOUTS, "layout")
@@ -147,71 +131,6 @@ def put(parts: Sequence[torch.Tensor], shares: Shares, dim: int = 2) -> torch.Te
             result.narrow(dim, begin, end - begin).copy_(part.narrow(dim, at, end - begin))
             at += end - begin
     return result
-
-
-class GroupTransport:
-    """The ranks of a torch.distributed group, as the library calls them."""
-
-    def __init__(self, group: Any = None) -> None:
-        if not dist.is_available() or not dist.is_initialized():
-            raise RuntimeError("rootdk: torch.distributed has no process group here (init_process_group)")
-        self.group = group
-        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
-        if self.rank < 0:
-            raise ValueError("rootdk: this process is not in the group")
-        backend = str(dist.get_backend(group))
-        if backend == "nccl":
-            raise NotImplementedError("rootdk: tensors lie on the CPU, which a group on nccl does not send; use gloo or mpi")
-        self._peers = [self._global(r) for r in range(self.size)]
-        self._open: Dict[int, Tuple[Any, torch.Tensor]] = {}
-        self._numbers = itertools.count(1)
-        self._failure = ctypes.create_string_buffer(b"")
-        self.functions = _Transport(
-            ctypes.sizeof(_Transport),
-            self.rank,
-            self.size,
-            None,
-            _Transport.POST(self._post(dist.isend)),
-            _Transport.POST(self._post(dist.irecv)),
-            _Transport.WAIT(self._wait),
-            _Transport.PROGRESS(0),
-            _Transport.FAILURE(lambda _: ctypes.addressof(self._failure)),
-        )
-
-    def _global(self, rank: int) -> int:
-        if self.group is None or self.group is dist.group.WORLD:
-            return rank
-        find = getattr(dist, "get_global_rank", None) or dist.distributed_c10d._get_global_rank
-        return int(find(self.group, rank))
-
-    def _failed(self, error: BaseException) -> None:
-        self._failure = ctypes.create_string_buffer(f"{type(error).__name__}: {error}".encode())
-
-    def _post(self, post: Callable[..., Any]) -> Callable[..., int]:
-        def begin(_: Any, peer: int, data: int, size: int) -> int:
-            try:
-                bytes_ = torch.frombuffer((ctypes.c_char * size).from_address(data), dtype=torch.uint8)
-                number = next(self._numbers)
-                self._open[number] = (post(bytes_, self._peers[peer], group=self.group), bytes_)
-                return number
-            except Exception as error:  # it must not cross into C
-                self._failed(error)
-                return 0
-
-        return begin
-
-    def _wait(self, _: Any, transfer: int, timeout: float) -> int:
-        try:
-            work, _bytes = self._open.pop(transfer)
-            work.wait(datetime.timedelta(seconds=timeout))
-            return 0
-        except Exception as error:
-            self._failed(error)
-            return 1
-
-    @property
-    def address(self) -> int:
-        return ctypes.addressof(self.functions)
 
 
 class _Cut(NamedTuple):
@@ -349,16 +268,6 @@ class _Attention(torch.autograd.Function):
         return (None, None, None, None, *(gradients.get(name) for name in ("q", "k", "v", "sinks")))
 
 
-_transports: Dict[Any, GroupTransport] = {}
-
-
-def _transport_of(group: Any) -> GroupTransport:
-    transport = _transports.get(group)
-    if transport is None or transport.size != dist.get_world_size(group):
-        transport = _transports[group] = GroupTransport(group)
-    return transport
-
-
 def _total(rows: int, transport: GroupTransport) -> int:
     total = torch.tensor([rows])
     dist.all_reduce(total, group=transport.group)
@@ -374,13 +283,51 @@ def _resolve(layout: Union[str, Shares], rows: int, starts: Any, causal: bool, t
     return shares(layout, total, transport.size, starts=starts, causal=causal)
 
 
+@overload
+def attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    group: Group = None,
+    shares: Union[str, Shares] = "contiguous",
+    kv_shares: Union[None, str, Shares] = None,
+    scheme: str = "automatic",
+    key_chunk: int = 1024,
+    query_block: int = 256,
+    timeout: float = 300.0,
+    stats: Literal[False] = False,
+    threads: Optional[int] = None,
+    **options: "Unpack[AttentionOptions]",
+) -> torch.Tensor: ...
+
+
+@overload
+def attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    group: Group = None,
+    shares: Union[str, Shares] = "contiguous",
+    kv_shares: Union[None, str, Shares] = None,
+    scheme: str = "automatic",
+    key_chunk: int = 1024,
+    query_block: int = 256,
+    timeout: float = 300.0,
+    stats: Asked,
+    threads: Optional[int] = None,
+    **options: "Unpack[AttentionOptions]",
+) -> AttentionResult[torch.Tensor]: ...
+
+
 @spells_out(ATTENTION)
 def attention(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
     *,
-    group: Any = None,
+    group: Group = None,
     shares: Union[str, Shares] = "contiguous",
     kv_shares: Union[None, str, Shares] = None,
     scheme: str = "automatic",
@@ -390,7 +337,7 @@ def attention(
     stats: Stats = False,
     threads: Optional[int] = None,
     **options: Any,
-) -> Any:
+) -> Union[torch.Tensor, AttentionResult[torch.Tensor]]:
     """rootdk.attention over a sequence whose rows are cut over the ranks of `group` (None: all). q, k and v are this
     rank's rows; so is `out`, which carries gradients. Every rank makes the same call.
 
@@ -409,7 +356,7 @@ def attention(
             raise TypeError(f"rootdk: {name} is a {type(x).__name__}, expected a PyTorch tensor")
         if x.dim() != 4:
             raise ValueError(f"rootdk: {name} has the shape {tuple(x.shape)}, expected four dimensions")
-    transport = _transport_of(group)
+    transport = transport_of(group)
     params = Params(options)
     params.read_seed()
     causal = bool(options.get("causal"))
@@ -437,10 +384,10 @@ def attention(
     return AttentionResult(results[0], {name: arrays[name] for name in asked})
 
 
-def merge_over_ranks(out: torch.Tensor, lse: torch.Tensor, *, group: Any = None, timeout: float = 300.0) -> None:
+def merge_over_ranks(out: torch.Tensor, lse: torch.Tensor, *, group: Group = None, timeout: float = 300.0) -> None:
     """Decoding over a cache that is cut over ranks: out [batch, heads, q_len, value_dim] and lse [batch, heads, q_len] of
     attention over this rank's keys become those over the keys of all ranks, in place, the same on every rank."""
-    transport = _transport_of(group)
+    transport = transport_of(group)
     kind = kind_of(out, "out")
     arena = take_arena()
     try:

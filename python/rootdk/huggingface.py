@@ -5,8 +5,8 @@
     model(**inputs)
     print(statistics)
 
-Works with every model that goes through the attention interface of transformers (4.48 and later). `restore(model)`
-switches back.
+Works with every model that goes through the attention interface of transformers (4.48 and later), and with Bloom, Falcon,
+GPT-J and DeBERTa-v2 (5 and later), whose attention modules are wrapped. `restore(model)` switches back.
 """
 
 import math
@@ -14,13 +14,15 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 
-from . import _svg
+from . import _hf_modules, _svg
+from ._errors import UnsupportedError
 from ._result import SUMMARY_COLUMNS
 from ._tables import layer_maps, text_table
 from .torch import attention
 from .torch._sdpa import lower_for_autocast
 
 NAME = "rootdk"
+_RANKS = "rootdk_ranks"  # attention over the ranks of a group
 _SATURATED = 0.9
 _COLUMNS = (("layer", ""), *SUMMARY_COLUMNS)
 _STATS = ("entropy", "max_logit", "max_weight", "sum_p2")
@@ -154,7 +156,8 @@ def attention_forward(
         window = None if sliding_window is None else (sliding_window - 1, None if causal else sliding_window - 1)
     small = torch.float64 if query.dtype == torch.float64 else torch.float32
     collector = getattr(module, "_rootdk_statistics", None)
-    result = attention(
+    asked: Any = _STATS if collector is not None else False
+    result: Any = attention(
         *(x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value)),
         causal=bool(causal),
         window=window,
@@ -165,7 +168,7 @@ def attention_forward(
         sinks=None if s_aux is None else s_aux.to(small),
         dropout=dropout,
         seed=torch.randint(2**62, ()) if dropout > 0 else 0,
-        stats=_STATS if collector is not None else False,
+        stats=asked,
         weights=bool(output_attentions),
     )
     if isinstance(result, torch.Tensor):
@@ -189,7 +192,7 @@ def register() -> None:
 
 
 def _set_implementation(model: Any, name: str) -> None:
-    if hasattr(model, "set_attn_implementation"):
+    if hasattr(model, "set_attn_implementation") and not _hf_modules.wrapped_modules(model):
         model.set_attn_implementation(name)
         return
     for module in model.modules():
@@ -197,15 +200,53 @@ def _set_implementation(model: Any, name: str) -> None:
             module.config._attn_implementation = name
 
 
-def use(model: Any, *, stats: bool = False) -> Optional[Statistics]:
-    """Switches a model to rootdk. With stats=True gives the Statistics that its layers fill from now on."""
+def _switch(model: Any, name: str, group: Any) -> str:
+    """Sets the attention of a model. Gives the reason where it cannot be set; the model is then as it was."""
+    import transformers
+
+    wrapped = _hf_modules.wrapped_modules(model)
+    reason = _hf_modules.refusal(model) if wrapped else ""
+    attend = attention_forward
+    if group is not None:
+        from . import _hf_ranks
+
+        reason = reason or _hf_ranks.refusal(model)
+        attend = _hf_ranks.attention_forward
+        # Not registered as a mask: transformers then makes none.
+        transformers.AttentionInterface.register(_RANKS, attend)
+    if reason:
+        return reason
+    restore(model)
+    _set_implementation(model, name)
+    if model.config._attn_implementation != name:
+        return "does not let its attention be set"
+    if wrapped:
+        _hf_modules.wrap(model, attend)
+    return ""
+
+
+def use(model: Any, *, stats: bool = False, group: Any = None, shares: str = "zigzag") -> Optional[Statistics]:
+    """Switches a model to rootdk. With stats=True gives the Statistics that its layers fill from now on.
+
+    With a `group` of torch.distributed (torch.distributed.group.WORLD: all ranks) the model's sequence is cut over its
+    ranks. Every rank then calls the model with the whole token ids (and attention_mask, labels), and gets its rows of
+    the logits or hidden states: rows(model, total) says which, gather(model, x) joins those of all ranks. With labels the
+    losses of the ranks add up to that of the whole, and so do the gradients of the parameters. `shares` is how the rows
+    are handed out: "zigzag", "contiguous" or "striped"."""
     register()
+    ranks: Any = None
+    if group is not None:
+        from . import _hf_ranks
+
+        ranks = _hf_ranks.Ranks(group, shares)
     before = model.config._attn_implementation
-    if before != NAME:
+    reason = _switch(model, NAME if group is None else _RANKS, group)
+    if reason:
+        raise UnsupportedError(f"use: {type(model).__name__}: {reason}; it stays on {before!r}")
+    if before not in (NAME, _RANKS):
         model._rootdk_before = before
-    _set_implementation(model, NAME)
-    if model.config._attn_implementation != NAME:
-        raise ValueError(f"use: {type(model).__name__} does not let its attention be set; it stays on {before!r}")
+    if ranks is not None:
+        _hf_ranks.cut_model(model, ranks)
     statistics = Statistics() if stats else None
     for name, module in model.named_modules():
         module._rootdk_statistics, module._rootdk_name = statistics, name
@@ -213,7 +254,32 @@ def use(model: Any, *, stats: bool = False) -> Optional[Statistics]:
 
 
 def restore(model: Any) -> None:
-    """Gives a model its own attention back."""
-    _set_implementation(model, getattr(model, "_rootdk_before", "eager"))
+    """Gives a model its own attention back, and its whole sequence."""
+    if model.config._attn_implementation in (NAME, _RANKS):
+        _set_implementation(model, getattr(model, "_rootdk_before", "eager"))
+    _hf_modules.unwrap(model)
+    if getattr(model, "_rootdk_ranks", None) is not None:
+        from . import _hf_ranks
+
+        _hf_ranks.join_model(model)
     for module in model.modules():
         module._rootdk_statistics = None
+
+
+def _ranks_of(model: Any) -> Any:
+    ranks = getattr(model, "_rootdk_ranks", None)
+    if ranks is None:
+        raise ValueError(f"rootdk: {type(model).__name__} is not cut over ranks (use(model, group=...))")
+    return ranks
+
+
+def rows(model: Any, total: int) -> List[Tuple[int, int]]:
+    """Which rows of a sequence of `total` tokens this rank has, as ranges in their order, in a model that is cut."""
+    return list(_ranks_of(model).rows(total))
+
+
+def gather(model: Any, part: torch.Tensor, dim: int = 1) -> torch.Tensor:
+    """The whole on every rank, from the rows that each rank got from a model that is cut. Carries no gradient."""
+    from . import _hf_ranks
+
+    return _hf_ranks.gathered(_ranks_of(model), part, dim)

@@ -12,6 +12,7 @@
 #include "core/large_pages.h"
 #include "core/out_of_memory.h"
 #include "core/view_check.h"
+#include "rootdk/export.h"
 
 namespace rootdk {
 namespace {
@@ -125,7 +126,7 @@ void copy_layers(const TensorView& from, const TensorView& to) {
 
 }  // namespace
 
-HostMemory::HostMemory(std::size_t bytes) {
+ROOTDK_API HostMemory::HostMemory(std::size_t bytes) {
   const std::size_t whole = (std::max<std::size_t>(bytes, 1) + kLargePage - 1) / kLargePage * kLargePage;
   const bool large = bytes >= kLargePage;
   auto* memory = static_cast<std::byte*>(large ? std::aligned_alloc(kLargePage, whole) : std::calloc(bytes + 1, 1));
@@ -136,7 +137,7 @@ HostMemory::HostMemory(std::size_t bytes) {
   std::memset(memory, 0, whole);
 }
 
-void HostMemory::Free::operator()(std::byte* memory) const { std::free(memory); }
+ROOTDK_API void HostMemory::Free::operator()(std::byte* memory) const { std::free(memory); }
 
 std::int64_t KvSequence::shortest() const { return *std::min_element(lengths.begin(), lengths.end()); }
 std::int64_t KvSequence::longest() const { return *std::max_element(lengths.begin(), lengths.end()); }

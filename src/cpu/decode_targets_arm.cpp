@@ -1,4 +1,5 @@
 #include "cpu/decode_targets.h"
+#include "rootdk/export.h"
 
 namespace rootdk::cpu {
 namespace {
@@ -8,6 +9,6 @@ constexpr DecodeTarget kTargets[] = {
 
 }  // namespace
 
-std::span<const DecodeTarget> decode_targets() { return kTargets; }
+ROOTDK_API std::span<const DecodeTarget> decode_targets() { return kTargets; }
 
 }  // namespace rootdk::cpu

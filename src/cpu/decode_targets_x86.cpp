@@ -1,5 +1,6 @@
 #include "cpu/decode_targets.h"
 #include "cpu/processor.h"
+#include "rootdk/export.h"
 
 namespace rootdk::cpu {
 namespace {
@@ -36,6 +37,6 @@ constexpr DecodeTarget kTargets[] = {
 
 }  // namespace
 
-std::span<const DecodeTarget> decode_targets() { return kTargets; }
+ROOTDK_API std::span<const DecodeTarget> decode_targets() { return kTargets; }
 
 }  // namespace rootdk::cpu

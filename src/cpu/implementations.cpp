@@ -20,7 +20,7 @@ constexpr std::int64_t kMaxHeadDim = 512;
 
 std::string refuse_tensors(const Target& target, const ConstTensorView& q, const AttentionShape& shape, Score score) {
   if (q.device.kind != DeviceKind::cpu) return "the tensors lie on a CUDA device";
-  if (q.dtype == DType::f64) return "f64 is computed by the reference";
+  if (q.dtype == DType::f64) return "f64 is computed by the reference, in plain loops without SIMD: exact, and slow";
   if (shape.head_dim > kMaxHeadDim || shape.value_dim > kMaxHeadDim) {
     return "head_dim " + std::to_string(shape.head_dim) + " and value_dim " + std::to_string(shape.value_dim) +
            " must be at most " + std::to_string(kMaxHeadDim);
@@ -44,7 +44,8 @@ ForwardImplementation forward_implementation() {
 
 std::string refuse_few(const DecodeTarget& target, const ForwardCall& call) {
   if (call.q.device.kind != DeviceKind::cpu) return "the tensors lie on a CUDA device";
-  if (call.q.dtype == DType::f64) return "f64 is computed by the reference";
+  if (call.q.dtype == DType::f64)
+    return "f64 is computed by the reference, in plain loops without SIMD: exact, and slow";
   if (call.shape.head_dim > kMaxHeadDim || call.shape.value_dim > kMaxHeadDim) return "head_dim is too large";
   std::string refusal = refuse_few_queries(call);
   return refusal.empty() ? target.missing() : refusal;

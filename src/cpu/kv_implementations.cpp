@@ -13,7 +13,8 @@ constexpr std::int64_t kMaxHeadDim = 512;
 
 std::string refuse(const DecodeTarget& target, const AttendCall& call) {
   if (call.q.device.kind != DeviceKind::cpu) return "the tensors lie on a CUDA device";
-  if (call.q.dtype == DType::f64) return "f64 is computed by the reference";
+  if (call.q.dtype == DType::f64)
+    return "f64 is computed by the reference, in plain loops without SIMD: exact, and slow";
   if (call.shape.head_dim > kMaxHeadDim || call.shape.value_dim > kMaxHeadDim) {
     return "head_dim " + std::to_string(call.shape.head_dim) + " and value_dim " +
            std::to_string(call.shape.value_dim) + " must be at most " + std::to_string(kMaxHeadDim);

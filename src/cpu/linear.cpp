@@ -10,6 +10,7 @@
 #include "cpu/decode_targets.h"
 #include "cpu/spread_tasks.h"
 #include "cpu/workspace.h"
+#include "rootdk/export.h"
 
 namespace rootdk::cpu {
 namespace {
@@ -221,7 +222,7 @@ std::array<LinearImplementation, kMaxTargets> make(std::index_sequence<I...>) {
 
 }  // namespace
 
-std::span<const LinearImplementation> linear_implementations() {
+ROOTDK_API std::span<const LinearImplementation> linear_implementations() {
   static const auto all = make(std::make_index_sequence<kMaxTargets>{});
   return std::span(all).first(decode_targets().size());
 }

@@ -1,4 +1,5 @@
 #include "cpu/targets.h"
+#include "rootdk/export.h"
 
 namespace rootdk::cpu {
 namespace {
@@ -12,6 +13,6 @@ constexpr Target kTargets[] = {
 
 }  // namespace
 
-std::span<const Target> targets() { return kTargets; }
+ROOTDK_API std::span<const Target> targets() { return kTargets; }
 
 }  // namespace rootdk::cpu

@@ -1,5 +1,6 @@
 #include "cpu/processor.h"
 #include "cpu/targets.h"
+#include "rootdk/export.h"
 
 namespace rootdk::cpu {
 namespace {
@@ -35,6 +36,6 @@ constexpr Target kTargets[] = {
 
 }  // namespace
 
-std::span<const Target> targets() { return kTargets; }
+ROOTDK_API std::span<const Target> targets() { return kTargets; }
 
 }  // namespace rootdk::cpu

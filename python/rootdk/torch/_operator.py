@@ -1,15 +1,18 @@
 """Attention as PyTorch sees it: torch.library operators from 2.4 on, a torch.autograd.Function before and beside."""
 
-from typing import Any, List, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, List, Literal, Optional, Sequence, Tuple, Union, overload
 
 import torch
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
-from .._params import ATTENTION, Pair, Params, spells_out
+from .._params import ATTENTION, AttentionOptions, Pair, Params, spells_out
 from .._result import AttentionResult
-from .._stats import Stats, StatsRequest
+from .._stats import Asked, AskedRows, Rows, Stats, StatsRequest
 from . import _flops, _kernels, _once, _plain, _vmap
 from ._kernels import N_TENSORS, NUMBER_ARGUMENTS, OUTPUTS, TENSOR_ARGUMENTS, TEXT_ARGUMENTS, WITH_GRADIENT
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 HAS_OPERATORS = hasattr(torch, "library") and hasattr(torch.library, "register_autograd")
 # The index of each differentiable tensor among the arguments.
@@ -162,7 +165,7 @@ def run(
     request: Optional[StatsRequest],
     target: Optional[str],
     threads: Optional[int],
-) -> Union[torch.Tensor, AttentionResult]:
+) -> Union[torch.Tensor, "AttentionResult[torch.Tensor]"]:
     """The operator, or where nobody follows the call a function that PyTorch calls much faster."""
     _require_tensors(q, k, v)
     asked = request or StatsRequest()
@@ -196,6 +199,70 @@ def run(
     return AttentionResult(out, arrays)
 
 
+@overload
+def attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    stats: Literal[False] = False,
+    map_size: None = None,
+    weights: Literal[False] = False,
+    stats_stride: int = 1,
+    target: Optional[str] = None,
+    threads: Optional[int] = None,
+    **options: "Unpack[AttentionOptions]",
+) -> torch.Tensor: ...
+
+
+@overload
+def attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    stats: Asked,
+    map_size: Optional[Pair] = None,
+    weights: Rows = False,
+    stats_stride: int = 1,
+    target: Optional[str] = None,
+    threads: Optional[int] = None,
+    **options: "Unpack[AttentionOptions]",
+) -> AttentionResult[torch.Tensor]: ...
+
+
+@overload
+def attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    stats: Stats = False,
+    map_size: Pair,
+    weights: Rows = False,
+    stats_stride: int = 1,
+    target: Optional[str] = None,
+    threads: Optional[int] = None,
+    **options: "Unpack[AttentionOptions]",
+) -> AttentionResult[torch.Tensor]: ...
+
+
+@overload
+def attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    stats: Stats = False,
+    map_size: Optional[Pair] = None,
+    weights: AskedRows,
+    stats_stride: int = 1,
+    target: Optional[str] = None,
+    threads: Optional[int] = None,
+    **options: "Unpack[AttentionOptions]",
+) -> AttentionResult[torch.Tensor]: ...
+
+
 @spells_out(ATTENTION)
 def attention(
     q: torch.Tensor,
@@ -209,13 +276,14 @@ def attention(
     target: Optional[str] = None,
     threads: Optional[int] = None,
     **options: Any,
-) -> Union[torch.Tensor, AttentionResult]:
+) -> Union[torch.Tensor, "AttentionResult[torch.Tensor]"]:
     """rootdk.attention as an operator of PyTorch: the same arguments, with gradients for q, k, v, bias, relative_table,
     alibi_slopes, sinks and additive_v, and through the statistics lse and entropy. `seed` may be a tensor of one
     integer, so that a compiled function draws a new one in each call."""
     if has_torch_function_variadic(q, k, v):
         named = dict(stats=stats, map_size=map_size, weights=weights, stats_stride=stats_stride)
         named.update(target=target, threads=threads, **options)
-        return handle_torch_function(attention, (q, k, v), q, k, v, **named)  # type: ignore[no-any-return]
+        itself: Any = attention
+        return handle_torch_function(itself, (q, k, v), q, k, v, **named)  # type: ignore[no-any-return]
     request = StatsRequest.make(stats, map_size, weights, stats_stride)
     return run(q, k, v, Params(options), request, target, threads)

@@ -1,10 +1,11 @@
 """RoPE as PyTorch operations, for every device and with gradients; the frequencies are the library's."""
 
-from typing import Any, Tuple
+from typing import Any, Optional, Tuple
 
 import torch
 
 from .._positions import RopeParams, rope_frequencies
+from .._typing import Integers
 
 
 def _frequencies(head_dim: int, params: RopeParams) -> Tuple[torch.Tensor, float]:
@@ -14,7 +15,7 @@ def _frequencies(head_dim: int, params: RopeParams) -> Tuple[torch.Tensor, float
     return frequencies, result.attention_factor
 
 
-def rope(x: torch.Tensor, *, positions: Any = None, **params: Any) -> torch.Tensor:
+def rope(x: torch.Tensor, *, positions: Optional[Integers] = None, **params: Any) -> torch.Tensor:
     """rootdk.rope for tensors on any device, with a gradient: x [batch, heads, len, head_dim], positions [batch, len]
     or [len]. Rotates in f32, or in f64 where x is f64."""
     if x.dim() != 4:

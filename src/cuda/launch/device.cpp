@@ -7,6 +7,7 @@
 
 #include "core/immortal.h"
 #include "cuda/launch/check.h"
+#include "rootdk/export.h"
 
 namespace rootdk::cuda {
 namespace {
@@ -30,7 +31,7 @@ DeviceTraits ask_device(int index) {
 
 }  // namespace
 
-const DeviceTraits& device_traits(int index) {
+ROOTDK_API const DeviceTraits& device_traits(int index) {
   static std::mutex mutex;
   static auto& known = immortal(std::map<int, DeviceTraits>{});
   const std::lock_guard lock(mutex);

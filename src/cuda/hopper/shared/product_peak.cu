@@ -10,6 +10,7 @@
 #include "cuda/ptx/address.cuh"
 #include "cuda/ptx/fence.cuh"
 #include "cuda/ptx/wgmma.cuh"
+#include "rootdk/export.h"
 
 namespace rootdk::cuda::hopper {
 namespace {
@@ -53,11 +54,11 @@ __global__ void __launch_bounds__(128 * kWarpgroups, 1) product_kernel(float* su
 
 }  // namespace
 
-std::size_t product_peak_workspace(int device) {
+ROOTDK_API std::size_t product_peak_workspace(int device) {
   return static_cast<std::size_t>(device_traits(device).multiprocessors) * 128 * kWarpgroups * sizeof(float);
 }
 
-double launch_product_peak(int device, void* workspace, int rounds, cudaStream_t stream) {
+ROOTDK_API double launch_product_peak(int device, void* workspace, int rounds, cudaStream_t stream) {
   const int blocks = device_traits(device).multiprocessors;
   launch_kernel({.function = reinterpret_cast<const void*>(&product_kernel),
                  .name = "the product peak",

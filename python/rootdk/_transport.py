@@ -1,0 +1,106 @@
+"""The ranks of a torch.distributed group, as the library calls them: rootdk_transport of distributed_c_api.h."""
+
+import ctypes
+import datetime
+import itertools
+from typing import Any, Callable, Dict, Optional, Tuple
+
+import torch
+import torch.distributed as dist
+
+Group = Optional["dist.ProcessGroup"]  # None: all ranks
+
+
+class _Transport(ctypes.Structure):
+    """rootdk_transport"""
+
+    POST = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p, ctypes.c_size_t)
+    WAIT = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64, ctypes.c_double)
+    PROGRESS = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+    FAILURE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
+    _fields_ = [
+        ("struct_size", ctypes.c_size_t),
+        ("rank", ctypes.c_int32),
+        ("size", ctypes.c_int32),
+        ("user", ctypes.c_void_p),
+        ("post_send", POST),
+        ("post_receive", POST),
+        ("wait", WAIT),
+        ("progress", PROGRESS),
+        ("last_failure", FAILURE),
+    ]
+
+
+class GroupTransport:
+    """The ranks of a torch.distributed group, as the library calls them."""
+
+    def __init__(self, group: Group = None) -> None:
+        if not dist.is_available() or not dist.is_initialized():
+            raise RuntimeError("rootdk: torch.distributed has no process group here (init_process_group)")
+        self.group = group
+        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+        if self.rank < 0:
+            raise ValueError("rootdk: this process is not in the group")
+        backend = str(dist.get_backend(group))
+        if backend == "nccl":
+            raise NotImplementedError("rootdk: tensors lie on the CPU, which a group on nccl does not send; use gloo or mpi")
+        self._peers = [self._global(r) for r in range(self.size)]
+        self._open: Dict[int, Tuple[Any, torch.Tensor]] = {}
+        self._numbers = itertools.count(1)
+        self._failure = ctypes.create_string_buffer(b"")
+        self.functions = _Transport(
+            ctypes.sizeof(_Transport),
+            self.rank,
+            self.size,
+            None,
+            _Transport.POST(self._post(dist.isend)),
+            _Transport.POST(self._post(dist.irecv)),
+            _Transport.WAIT(self._wait),
+            _Transport.PROGRESS(0),
+            _Transport.FAILURE(lambda _: ctypes.addressof(self._failure)),
+        )
+
+    def _global(self, rank: int) -> int:
+        if self.group is None or self.group is dist.group.WORLD:
+            return rank
+        find = getattr(dist, "get_global_rank", None) or dist.distributed_c10d._get_global_rank
+        return int(find(self.group, rank))
+
+    def _failed(self, error: BaseException) -> None:
+        self._failure = ctypes.create_string_buffer(f"{type(error).__name__}: {error}".encode())
+
+    def _post(self, post: Callable[..., Any]) -> Callable[..., int]:
+        def begin(_: Any, peer: int, data: int, size: int) -> int:
+            try:
+                bytes_ = torch.frombuffer((ctypes.c_char * size).from_address(data), dtype=torch.uint8)
+                number = next(self._numbers)
+                self._open[number] = (post(bytes_, self._peers[peer], group=self.group), bytes_)
+                return number
+            except Exception as error:  # it must not cross into C
+                self._failed(error)
+                return 0
+
+        return begin
+
+    def _wait(self, _: Any, transfer: int, timeout: float) -> int:
+        try:
+            work, _bytes = self._open.pop(transfer)
+            work.wait(datetime.timedelta(seconds=timeout))
+            return 0
+        except Exception as error:
+            self._failed(error)
+            return 1
+
+    @property
+    def address(self) -> int:
+        return ctypes.addressof(self.functions)
+
+
+_transports: Dict[Any, GroupTransport] = {}
+
+
+def transport_of(group: Any) -> GroupTransport:
+    transport = _transports.get(group)
+    if transport is None or transport.size != dist.get_world_size(group):
+        transport = _transports[group] = GroupTransport(group)
+    return transport

@@ -50,7 +50,7 @@ class MapWithAxes {
   // width: of everything. queries, keys: the texts on the axes.
   show({values, rows, columns, queries, keys, query, key, colour, width, label}) {
     this.now = {rows, columns, query, key};
-    const kBeside = 58, kAbove = 54, side = Math.max(80, width - kBeside - 2);
+    const kBeside = 58, kAbove = 52, side = Math.max(80, width - kBeside - 2);
     const drawn =
         `${rows} ${columns} ${colour} ${getComputedStyle(document.documentElement).getPropertyValue('--map')}`;
     if (this.values !== values || this.drawn !== drawn) {
@@ -159,7 +159,7 @@ export class AttentionPictures {
       width: Math.min(head.mapWidth || 420, Math.max(200, this.mapFigure.clientWidth - 26)),
       label: `Attention weights of ${head.name}: rows are queries, columns are keys. Arrow keys move.`
     });
-    this.mapFigure.caption.textContent = `full colour: weight 1`;
+    this.mapFigure.caption.textContent = 'full colour: 1';
   }
 }
 
@@ -266,7 +266,7 @@ export class HeadGrid {
     cell.className = `head ${colour}`;
     name.textContent = label ? label.label : '…';
     detail.textContent = scored ? `${short(label.score, 2)}, chance ${short(label.chance, 2)}` :
-        label ? `H ${short(label.entropy, 2)} nats` :
+        label ? `entropy ${short(label.entropy, 2)}` :
                 '';
     rows.textContent = `${layer}.${head}` + (scored ? ` · ${label.rows} rows` : '');
     const tip = `layer ${layer}, head ${head}: ` +

@@ -155,7 +155,7 @@ export function drawSentence(element, tokens, {
   const font = 14, pad = 6, gap = 3, height = 26,
         lead = query < 0 || !weights ? 8 :
       tokens.length > 60             ? 34 :
-                                       52,
+                                       42,
         edge = 2;
   const places = [];
   let x = edge, line = 0;
@@ -231,7 +231,7 @@ export function drawSentence(element, tokens, {
 // Bars that stand on a line of tokens. values: 0 to 1; more: a second series, drawn as outlines.
 export function drawRow(element, tokens, values, {
   width,
-  height = 150,
+  height = 138,
   more = null,
   chosen = -1,
   colour = 'c0',

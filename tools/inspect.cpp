@@ -129,13 +129,18 @@ void run_inspect(const InspectVerb& options) {
                                     .heads = options.heads,
                                     .executor = options.threads > 0 ? &shared_executor(options.threads) : nullptr};
   const LoadedModel subject = LoadedModel::load(options.model);
-  std::vector<lab::Inspection> sides{lab::inspect(subject, ids_of(options, subject), inspect)};
+  const bool two = !options.other_model.empty() || !options.other_prompt.empty();
+  const auto inspected = [&](const LoadedModel& model, const std::vector<std::int32_t>& ids) {
+    return lab::inspect(model, ids,
+                        options.report.empty() ? inspect : lab::for_page(inspect, model, ids.size(), two ? 0.5 : 1.0));
+  };
+  std::vector<lab::Inspection> sides{inspected(subject, ids_of(options, subject))};
   if (!options.other_model.empty()) {
     const LoadedModel other = LoadedModel::load(options.other_model);
-    sides.push_back(lab::inspect(
-        other, options.other_prompt.empty() ? ids_of(options, other) : other.ids_of(options.other_prompt), inspect));
-  } else if (!options.other_prompt.empty()) {
-    sides.push_back(lab::inspect(subject, subject.ids_of(options.other_prompt), inspect));
+    sides.push_back(
+        inspected(other, options.other_prompt.empty() ? ids_of(options, other) : other.ids_of(options.other_prompt)));
+  } else if (two) {
+    sides.push_back(inspected(subject, subject.ids_of(options.other_prompt)));
   }
   if (!options.report.empty()) write_text(options.report, lab::inspection_page(sides));
   if (options.json) {

@@ -153,6 +153,10 @@ Value dot_product_attention(Context& context, const DotProductInput& input, Atte
     capture->q = copy_of(q);
     capture->k = copy_of(k);
     capture->v = copy_of(v);
+    capture->relative_table = input.relative_table;
+    capture->sinks = input.sinks;
+    capture->alibi = input.alibi;
+    capture->relative_zero = params.logits.relative_zero;
   }
   if (context.tape) {
     saved->lse = Tensor(DType::f32, {input.batch, input.heads, q.size(2)});

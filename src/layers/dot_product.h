@@ -32,7 +32,12 @@ struct AttentionCapture {
 
   Tensor weights{};      // [batch, heads, q_len or weight_rows, kv_len]
   Tensor q{}, k{}, v{};  // [batch, heads or kv_heads, len, head_dim or value_dim], with want_operands
-  Tensor weight_rows{};  // i32 [sampled rows], with want_profile
+  // With want_operands, where the call has them: relative_table [heads, entries], sinks [heads] and alibi [heads] of
+  // DotProductInput.
+  Value relative_table{}, sinks{};
+  std::shared_ptr<const Tensor> alibi{};
+  std::int64_t relative_zero = 0;
+  Tensor weight_rows{};                                   // i32 [sampled rows], with want_profile
   Tensor max_logit{}, entropy{}, max_weight{}, sum_p2{};  // [batch, heads, q_len]; the last two with want_profile
   Tensor column_mass{};                                   // [batch, heads, kv_len], with want_profile
   Tensor pooled_map{};                                    // [batch, heads, cells, cells], with want_profile

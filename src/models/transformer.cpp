@@ -226,6 +226,7 @@ Value Transformer::run(Context& context, const Stack& stack, const StackConfig& 
         slot.want_profile = true;
         slot.map_side = observer->map_side;
         slot.sampled_rows = observer->sampled_rows;
+        slot.want_operands = call.options.operands;
         return &slot;
       }
       slot.want_weights = call.options.weights;

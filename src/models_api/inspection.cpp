@@ -30,12 +30,14 @@ rootdk_inspect_params default_params() {
 }
 
 lab::InspectOptions convert_params(const rootdk_inspect_params* params) {
-  if (!params) return {};
+  constexpr std::int64_t kOperandNumbers = 1'500'000;  // for the page: 6 MB
+  if (!params) return {.operand_numbers = kOperandNumbers};
   const auto p = read_struct(params, default_params(), "rootdk_inspect_params");
   require(p.map_side >= 1, "inspect: map_side ", p.map_side, " must be at least 1");
   return {.layers = chosen(p.layers, p.layer_count, "layers"),
           .heads = chosen(p.heads, p.head_count, "heads"),
-          .map_side = p.map_side};
+          .map_side = p.map_side,
+          .operand_numbers = kOperandNumbers};
 }
 
 const rootdk_inspection& given(const rootdk_inspection* inspection) {

@@ -1,4 +1,4 @@
-"""The live page in headless Chromium, driven by selenium. Importing this leaves with 77, which CTest counts as skipped, where there
+"""A page of web/ in headless Chromium, driven by selenium. Importing this leaves with 77, which CTest counts as skipped, where there
 is no browser to drive."""
 
 import base64
@@ -37,8 +37,9 @@ def check(condition, message):
 
 
 class Page:
-    def __init__(self, file, folder):
-        self.file, self.folder = file, folder
+    def __init__(self, file, folder, ready="window.rootdkLive && rootdkLive.run.heads"):
+        """ready: what is true once the page can be used."""
+        self.file, self.folder, self.ready = file, folder, ready
         options = webdriver.ChromeOptions()
         options.binary_location = browser_path
         for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--hide-scrollbars"):
@@ -56,7 +57,7 @@ class Page:
             "features": [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]})
         self.driver.get("about:blank")
         self.driver.get(self.file.resolve().as_uri() + hash_text)
-        self.until("return Boolean(window.rootdkLive && rootdkLive.run.heads)", "the page does not start")
+        self.until(f"return Boolean({self.ready})", "the page does not start")
 
     def script(self, text, *arguments):
         return self.driver.execute_script(text, *arguments)
@@ -95,6 +96,22 @@ class Page:
             return [...document.querySelectorAll('main svg, main canvas')].filter(e => !e.closest('[hidden]')).filter(e => {
               const box = e.getBoundingClientRect(); return box.width < 4 || box.height < 4; }).map(e => e.outerHTML.slice(0, 120))""")
         check(not small, f"{name}: not drawn: {small}")
+
+    def check_texts(self, name):
+        """No text of a picture is cut off by its frame."""
+        outside = self.script("""
+            const found = [];
+            for (const svg of document.querySelectorAll('main svg')) {
+              const frame = svg.getBoundingClientRect();
+              if (!frame.width) continue;
+              for (const text of svg.querySelectorAll('text')) {
+                const box = text.getBoundingClientRect();
+                if (box.left < frame.left - 2 || box.right > frame.right + 2 || box.top < frame.top - 2 || box.bottom > frame.bottom + 2)
+                  found.push(`${svg.getAttribute('class')} ${svg.getAttribute('aria-label')}: ${text.textContent}`);
+              }
+            }
+            return found""")
+        check(not outside, f"{name}: texts cut off by their figure: {outside}")
 
     def set_slider(self, name, value):
         """Moves a slider as a hand would: its own event, its own number."""

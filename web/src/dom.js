@@ -120,3 +120,20 @@ export function slider(
   };
   return row;
 }
+
+// The same for many choices: a list that opens.
+export function dropList(label, choices, current, onchange) {
+  const list = html(
+      'select', {'aria-label': label}, choices.map(([value, text]) => html('option', {value: String(value)}, text)));
+  const set = value => {
+    list.value = String(value);
+  };
+  list.addEventListener('change', () => onchange(choices.find(([value]) => String(value) === list.value)[0]));
+  set(current);
+  list.set = set;
+  return list;
+}
+
+const kMostButtons = 8;
+export const anyChooser = (label, choices, ...rest) =>
+    (choices.length > kMostButtons ? dropList : chooser)(label, choices, ...rest);

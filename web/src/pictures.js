@@ -66,8 +66,11 @@ function words(element, origin) {
 
 // The picture as one SVG text: its drawings, maps and words where they stand on the page.
 export function pictureSvg(figure) {
-  const content = figure.lastElementChild, origin = content.getBoundingClientRect();
-  const width = Math.ceil(origin.width), height = Math.ceil(origin.height);
+  // Of content that scrolls, all of it.
+  const content = figure.lastElementChild, box = content.getBoundingClientRect();
+  const origin = {left: box.left - content.scrollLeft, top: box.top - content.scrollTop};
+  const width = Math.ceil(Math.max(box.width, content.scrollWidth || 0)),
+        height = Math.ceil(Math.max(box.height, content.scrollHeight || 0));
   const whole =
       svg('svg', {xmlns: kSvgSpace, width, height, viewBox: `0 0 ${width} ${height}`},
           svg('rect', {width: '100%', height: '100%', fill: getComputedStyle(document.body).backgroundColor}));
@@ -135,10 +138,25 @@ const widthOf = (text, font) => {
 };
 
 // The sentence as tokens, with arcs from the chosen query to the keys it attends to.
-// weights: of the query's row, or null. onpick(index) when a token is chosen, onhover(index) while the pointer is on
-// it.
-export function drawSentence(element, tokens, {weights, query, key = -1, width, colour = 'c0', onpick, onhover}) {
-  const font = 14, pad = 6, gap = 3, height = 26, lead = 52, edge = 2;
+// weights: of the query's row, or null. query: -1 where the queries are another sentence, which leaves the arcs out.
+// nameOf(index): what the line at the bottom calls a token. onpick(index) when a token is chosen, onhover(index) while
+// the pointer is on it.
+export function drawSentence(element, tokens, {
+  weights,
+  query,
+  key = -1,
+  width,
+  colour = 'c0',
+  onpick,
+  onhover,
+  nameOf = j => `${j} “${tokens[j]}”`,
+  masked = j => j > query
+}) {
+  const font = 14, pad = 6, gap = 3, height = 26,
+        lead = query < 0 || !weights ? 8 :
+      tokens.length > 60             ? 34 :
+                                       42,
+        edge = 2;
   const places = [];
   let x = edge, line = 0;
   for (const token of tokens) {
@@ -147,7 +165,7 @@ export function drawSentence(element, tokens, {weights, query, key = -1, width, 
       x = edge;
       ++line;
     }
-    places.push({x, y: line * (height + lead) + lead - 8, w, text, line});
+    places.push({x, y: line * (height + lead) + lead - Math.min(8, lead / 2), w, text, line});
     x += w + gap;
   }
   const total = (line + 1) * (height + lead);
@@ -155,7 +173,7 @@ export function drawSentence(element, tokens, {weights, query, key = -1, width, 
   element.setAttribute('height', total);
   const arcs = svg('g', {class: 'arcs', fill: 'none'});
   const centre = place => place.x + place.w / 2;
-  if (weights) {
+  if (weights && query >= 0) {
     places.forEach((place, j) => {
       if (j === query || !(weights[j] >= 0.01)) return;
       const from = places[query], a = centre(from), b = centre(place);
@@ -172,14 +190,14 @@ export function drawSentence(element, tokens, {weights, query, key = -1, width, 
     });
   }
   const boxes = places.map((place, j) => {
-    const weight = weights ? weights[j] : 0, hidden = weights && weights[j] === 0 && j > query;
-    const say = j === query ?
-        `query ${j} “${tokens[j]}”, own weight ${short(weight)}` :
-        `key ${j} “${tokens[j]}”: attention weight ${hidden ? '0, masked: it comes later' : short(weight)}`;
+    const weight = weights ? weights[j] : 0, hidden = weights && weights[j] === 0 && masked(j);
+    const say = !weights ? `query ${nameOf(j)}` :
+        j === query ? `query ${nameOf(j)}, own weight ${short(weight)}` :
+                      `key ${nameOf(j)}: attention weight ${hidden ? '0, masked' : short(weight)}`;
     return svg(
         'g', {
           class: `token${j === query ? ' query' : ''}${j === key ? ' key' : ''}${hidden ? ' hidden' : ''}`,
-          tabindex: j === query ? 0 : -1,
+          tabindex: j === Math.max(0, query) ? 0 : -1,
           role: 'button',
           'aria-pressed': j === query,
           'aria-label': say,
@@ -211,9 +229,16 @@ export function drawSentence(element, tokens, {weights, query, key = -1, width, 
 }
 
 // Bars that stand on a line of tokens. values: 0 to 1; more: a second series, drawn as outlines.
-export function drawRow(
-    element, tokens, values,
-    {width, height = 150, more = null, chosen = -1, colour = 'c0', names = ['weight', 'other'], onpick}) {
+export function drawRow(element, tokens, values, {
+  width,
+  height = 138,
+  more = null,
+  chosen = -1,
+  colour = 'c0',
+  names = ['weight', 'other'],
+  onpick,
+  nameOf = j => `${j} “${tokens[j]}”`
+}) {
   const left = 30, bottom = 46, top = 8, plot = height - bottom - top, n = tokens.length;
   const stride = (width - left - 4) / n, y = value => top + plot * (1 - value);
   const children = [];
@@ -225,8 +250,7 @@ export function drawRow(
   const labelled = Math.max(1, Math.ceil(13 / stride));
   for (let j = 0; j < n; ++j) {
     const x = left + j * stride, value = values[j] || 0;
-    const tip =
-        `key ${j} “${tokens[j]}”: ${names[0]} ${short(value)}` + (more ? `, ${names[1]} ${short(more[j])}` : '');
+    const tip = `key ${nameOf(j)}: ${names[0]} ${short(value)}` + (more ? `, ${names[1]} ${short(more[j])}` : '');
     children.push(
         svg('g', {class: `bar${j === chosen ? ' chosen' : ''}`, 'data-tip': tip, onclick: () => onpick?.(j)},
             svg('rect', {x, y: top, width: stride, height: plot, class: 'reach'}), svg('rect', {

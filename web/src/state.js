@@ -7,6 +7,7 @@ export const kDefaults = {
   head: 0,
   query: -1,
   key: -1,
+  filter: '',
   scale: '1/sqrt(d)',
   free: 0.125,
   temperature: 1,
@@ -22,6 +23,8 @@ export const kDefaults = {
   claim: 1,
   claimSeed: 1,
   step: 0,
+  stack: '',
+  side: 0,
   theme: '',
 };
 

@@ -4,7 +4,7 @@ import {html, svg, short, number, slider, tokenText} from './dom.js';
 import {state, change} from './state.js';
 import {picture, drawMap, drawSentence, drawRow, drawStrip, drawHistogram, drawNext} from './pictures.js';
 import {computeRow} from './row_view.js';
-import {labelColour} from './text_view.js';
+import {labelColour} from './attention.js';
 
 const kPositions = {
   rotary:

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <set>
 
 #include "core/check.h"
 #include "models/generate.h"
@@ -101,6 +102,26 @@ void fill_map(HeadProfile& head, const AttentionCapture& capture) {
   head.map.assign(map.begin(), map.end());
 }
 
+// Where a page has no room for the operands of all heads, those of the least clear ones go. k and v are shared.
+void keep_clearest_operands(Inspection& inspection, std::int64_t numbers) {
+  std::int64_t kept = 0;
+  std::set<const void*> counted;
+  for (const std::size_t index : sorted_by_label(inspection)) {
+    HeadProfile& head = inspection.heads[index];
+    if (!head.operands) continue;
+    std::size_t more = head.operands->q.size();
+    for (const auto& shared : {head.operands->k, head.operands->v}) {
+      if (!counted.contains(shared.get())) more += shared->size();
+    }
+    if (kept + static_cast<std::int64_t>(more) > numbers) {
+      head.operands = nullptr;
+      continue;
+    }
+    kept += static_cast<std::int64_t>(more);
+    counted.insert({head.operands->k.get(), head.operands->v.get()});
+  }
+}
+
 bool wanted(const std::vector<std::int64_t>& chosen, std::int64_t index) {
   return chosen.empty() || std::ranges::find(chosen, index) != chosen.end();
 }
@@ -181,6 +202,7 @@ Inspection inspect(const LoadedModel& subject, const std::vector<std::int32_t>& 
                          .config = blocks[layer].attention,
                          .query_ids = stack == StackKind::encoder ? result.encoder_ids : result.ids,
                          .key_ids = stack == StackKind::main ? result.ids : result.encoder_ids};
+    LayerOperands operands(capture, view.config, stack == StackKind::cross);
     for (std::int64_t h = 0; h < capture.entropy.size(1); ++h) {
       if (!wanted(options.heads, h)) continue;
       HeadProfile head{.stack = stack,
@@ -191,13 +213,38 @@ Inspection inspect(const LoadedModel& subject, const std::vector<std::int32_t>& 
       fill_row_statistics(head, capture, view);
       fill_label(head, capture, view, model_heads);
       fill_map(head, capture);
+      head.operands = operands.of(h);
       result.heads.push_back(std::move(head));
     }
+    if (options.operand_numbers > 0) keep_clearest_operands(result, options.operand_numbers);
   };
   Context context{.executor = options.executor};
-  subject.model.forward(context, input, {.last_only = true, .observer = &observer});
+  const bool operands =
+      options.operand_numbers > 0 && std::max(ids.size(), result.ids.size()) <= std::size_t{kOperandTokens};
+  subject.model.forward(context, input, {.operands = operands, .last_only = true, .observer = &observer});
   std::ranges::stable_sort(result.heads, {}, [](const HeadProfile& h) { return std::tuple(h.stack, h.layer, h.head); });
   return result;
+}
+
+InspectOptions for_page(InspectOptions options, const LoadedModel& subject, std::size_t tokens, double share) {
+  // As base64: 8 MB of maps and 8 MB of operands.
+  constexpr double kMapNumbers = 1.5e6, kOperandNumbers = 1.5e6;
+  constexpr std::int64_t kLongestNamed = 256, kFewestCells = 16, kMostCells = 64;
+  const TransformerConfig& config = subject.model.config();
+  std::int64_t heads = heads_of(config);
+  if (!options.layers.empty()) {
+    heads = heads * static_cast<std::int64_t>(options.layers.size()) /
+            static_cast<std::int64_t>(config.stack.blocks.size());
+  }
+  if (!options.heads.empty()) {
+    heads = heads * static_cast<std::int64_t>(options.heads.size()) / config.stack.blocks.at(0).attention.heads;
+  }
+  const auto side =
+      static_cast<std::int64_t>(std::sqrt(kMapNumbers * share / static_cast<double>(std::max<std::int64_t>(1, heads))));
+  const bool exact = static_cast<std::int64_t>(tokens) <= std::min(side, kLongestNamed);
+  options.map_side = exact ? kLongestNamed : std::clamp(side, kFewestCells, kMostCells);
+  options.operand_numbers = static_cast<std::int64_t>(kOperandNumbers * share);
+  return options;
 }
 
 std::vector<std::size_t> sorted_by_label(const Inspection& inspection) {

@@ -5,12 +5,14 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "lab/inspect/head_label.h"
+#include "lab/inspect/head_operands.h"
 #include "models/loaded_model.h"
 
 namespace rootdk::lab {
@@ -45,11 +47,15 @@ struct HeadProfile {
   // weight summed over its keys.
   std::int64_t map_rows = 0, map_columns = 0;
   std::vector<float> map{};
+  std::shared_ptr<const HeadOperands> operands{};  // null: not asked for, or no room
 };
 
 struct InspectOptions {
   std::vector<std::int64_t> layers{}, heads{};  // only these; empty: all
   std::int64_t map_side = 64;                   // of the maps; texts that are no longer show every weight
+  // Keeps q, k and v of heads, so many numbers in all, the clearest labels first. 0: none. Only where the text has at
+  // most kOperandTokens tokens and the score is q · k.
+  std::int64_t operand_numbers = 0;
   Executor* executor = nullptr;
 };
 
@@ -74,6 +80,9 @@ struct Inspection {
 // An encoder-decoder model reads ids in its encoder; its decoder reads what it answers greedily (32 tokens at most).
 Inspection inspect(const LoadedModel& subject, const std::vector<std::int32_t>& ids,
                    const InspectOptions& options = {});
+
+// What a page has room for: `share` of it where several inspections share one. Sets map_side and operand_numbers.
+InspectOptions for_page(InspectOptions options, const LoadedModel& subject, std::size_t tokens, double share = 1);
 
 // Heads grouped by label, in each group the clearest first. Indices into inspection.heads.
 std::vector<std::size_t> sorted_by_label(const Inspection& inspection);

@@ -1,9 +1,7 @@
 #include "lab/inspect/json.h"
 
-#include <cmath>
-#include <nlohmann/json.hpp>
-
 #include "core/check.h"
+#include "lab/inspect/json_writer.h"
 
 namespace rootdk::lab {
 namespace {
@@ -11,65 +9,7 @@ namespace {
 // Of a longer text the lists would be long: the report and the maps show it.
 constexpr std::size_t kListedTokens = 1024;
 
-// Writes JSON as it comes, indented by a space a level. nlohmann-json gets single numbers and texts alone: its values
-// that hold others take memory in their destructors, where running out of it ends the program.
-class Writer {
- public:
-  using Scalar = nlohmann::json;
-
-  void open(char bracket) {
-    text_ += bracket;
-    ++depth_;
-    first_ = true;
-  }
-  void close(char bracket) {
-    --depth_;
-    if (!first_) new_line();
-    text_ += bracket;
-    first_ = false;
-  }
-  // Before each element of a list.
-  void next() {
-    if (!first_) text_ += ',';
-    first_ = false;
-    new_line();
-  }
-  void name(std::string_view name) {
-    next();
-    put(name);
-    text_ += ": ";
-  }
-  void put(const Scalar& scalar) { text_ += scalar.dump(-1, ' ', false, Scalar::error_handler_t::replace); }
-  void member(std::string_view key, const Scalar& scalar) {
-    name(key);
-    put(scalar);
-  }
-  template <class T>
-  void list(std::string_view key, const std::vector<T>& values) {
-    name(key);
-    open('[');
-    for (const T& value : values) {
-      next();
-      put(value);
-    }
-    close(']');
-  }
-  std::string take() { return std::move(text_); }
-
- private:
-  void new_line() { text_.append("\n").append(depth_, ' '); }
-
-  std::string text_;
-  std::size_t depth_ = 0;
-  bool first_ = true;  // in the container at hand
-};
-
-Writer::Scalar number_or_null(double value) {
-  if (std::isfinite(value)) return value;
-  return nullptr;
-}
-
-void write(Writer& json, const LabelScores& scores) {
+void write(JsonWriter& json, const LabelScores& scores) {
   json.name("scores");
   json.open('[');
   for (const LabelScore& score : scores) {
@@ -87,7 +27,7 @@ void write(Writer& json, const LabelScores& scores) {
   json.close(']');
 }
 
-void write(Writer& json, const HeadProfile& head, const std::vector<std::string>& key_tokens) {
+void write(JsonWriter& json, const HeadProfile& head, const std::vector<std::string>& key_tokens) {
   json.open('{');
   json.member("stack", name_of(head.stack));
   json.member("layer", head.layer);
@@ -122,7 +62,7 @@ void write(Writer& json, const HeadProfile& head, const std::vector<std::string>
   json.close('}');
 }
 
-void write(Writer& json, const Inspection& inspection) {
+void write(JsonWriter& json, const Inspection& inspection) {
   json.open('{');
   json.member("model", inspection.model);
   json.member("architecture", inspection.architecture);
@@ -154,7 +94,7 @@ void write(Writer& json, const Inspection& inspection) {
 
 std::string inspection_json(std::span<const Inspection> sides) {
   require(sides.size() == 1 || sides.size() == 2, "inspection_json: ", sides.size(), " sides, expected 1 or 2");
-  Writer json;
+  JsonWriter json;
   if (sides.size() == 1) {
     write(json, sides[0]);
   } else {

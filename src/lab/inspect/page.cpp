@@ -1,119 +1,85 @@
 #include "lab/inspect/page.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
-#include <cstdio>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "lab/inspect/script.h"
+#include "lab/inspect/json_writer.h"
+#include "lab/live/assets.h"
+#include "lab/live/one_file.h"
 #include "lab/report/html.h"
-#include "lab/report/mathml.h"
 #include "lab/report/style.h"
 
 namespace rootdk::lab {
 namespace {
 
-constexpr std::size_t kShownTokens = 256;  // longer texts show the keys with the most mass instead of every token
+constexpr std::size_t kNamedTokens = 256;  // longer texts show cells of tokens, and the keys with the most weight
 constexpr double kFullShade = 8;           // times uniform attention: a token in full colour
 
-std::string label_html(HeadLabel label) {
-  return "<span class=\"label l" + std::to_string(static_cast<int>(label)) + "\">" + std::string(name_of(label)) +
-         "</span>";
-}
-
-// A share of the weight, to two places.
-std::string share_text(double share) {
-  char text[16];
-  std::snprintf(text, sizeof text, "%.2f", share);
-  return text;
-}
-
-// The label with what it rests on: "local 0.71 (uniform 0.12, 120 rows)".
-std::string label_with_score(const LabelScore& label) {
-  std::string html = label_html(label.label);
-  if (label.label == HeadLabel::mixed) return html;
-  return html + " <b>" + share_text(label.score) + "</b> <span class=\"soft\">uniform " + share_text(label.chance) +
-         ", " + std::to_string(label.rows) + (label.rows == 1 ? " row" : " rows") + "</span>";
-}
-
-std::string place_of(const HeadProfile& head) {
-  const std::string stack = head.stack == StackKind::main ? "" : std::string(name_of(head.stack)) + ", ";
-  return stack + "layer " + std::to_string(head.layer) + ", head " + std::to_string(head.head);
-}
-
-std::string anchor_of(const HeadProfile& head) {
-  return std::string(name_of(head.stack)) + '-' + std::to_string(head.layer) + '-' + std::to_string(head.head);
-}
-
-// Four significant digits are what a reader can use, and keep the page small.
-std::string rounded(const std::vector<float>& values) {
-  std::string text = "[";
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    char number[24];
-    std::snprintf(number, sizeof number, "%.4g", double{values[i]});
-    if (i) text += ',';
-    text += number;
-  }
-  return text + "]";
-}
-
-// JSON inside <script>: neither "</script" nor "<!--<script", which hides the end of the element, may stay.
-std::string script_string(const std::vector<std::string>& texts) {
-  std::string safe = "[";
-  for (const std::string& text : texts) {
-    if (safe.size() > 1) safe += ',';
-    // One text at a time: a list of nlohmann-json takes memory in its destructor, where running out of it is the end.
-    for (const char c : nlohmann::json(text).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace)) {
-      if (c == '<') {
-        safe += "\\u003c";
-      } else {
-        safe += c;
-      }
+// All floats of the page, one list after the other; the JSON beside it says where each begins.
+class Numbers {
+ public:
+  std::size_t add(const std::vector<float>& values) {
+    const std::size_t at = count_;
+    count_ += values.size();
+    for (const float value : values) {
+      const auto bits = std::bit_cast<std::uint32_t>(value);
+      for (int shift = 0; shift < 32; shift += 8) bytes_ += static_cast<char>(bits >> shift & 0xff);
     }
+    return at;
   }
-  return safe + "]";
-}
+  // Once, however many heads share it.
+  std::size_t add_shared(const HeadOperands::Matrix& values) {
+    const auto known = shared_.find(values.get());
+    if (known != shared_.end()) return known->second;
+    return shared_[values.get()] = add(*values);
+  }
+  std::string text() const { return base64(bytes_); }
 
-void write_data(std::ostream& html, std::span<const Inspection> sides) {
-  html << "<script>const sides = [";
-  for (const Inspection& side : sides) {
-    // Only maps that show every weight name tokens; pooled ones name ranges.
-    const bool named = side.tokens.size() <= kShownTokens && side.encoder_tokens.size() <= kShownTokens;
-    html << "{tokens: " << script_string(named ? side.tokens : std::vector<std::string>())
-         << ", encoder_tokens: " << script_string(named ? side.encoder_tokens : std::vector<std::string>())
-         << ", heads: [";
-    for (const HeadProfile& head : side.heads) {
-      html << "{rows: " << head.map_rows << ", columns: " << head.map_columns << ", query_count: " << head.rows
-           << ", key_count: " << head.keys << ", query_tokens: '"
-           << (head.stack == StackKind::encoder ? "encoder_tokens" : "tokens") << "', key_tokens: '"
-           << (head.stack == StackKind::main ? "tokens" : "encoder_tokens") << "', map: " << rounded(head.map)
-           << "},\n";
-    }
-    html << "]},";
-  }
-  html << "];" << kInspectScript << "</script>";
-}
+ private:
+  std::string bytes_;
+  std::size_t count_ = 0;
+  std::map<const void*, std::size_t> shared_;
+};
 
 // How much a key receives for each unit that uniform attention would give it.
 double times_uniform(const HeadProfile& head, std::size_t key) {
   return head.column_chance[key] > 0 ? double{head.column_mass[key]} / double{head.column_chance[key]} : 0;
 }
 
-// The text in shades of the weight that each token receives beyond uniform attention, or the tokens that receive most.
-void write_column_mass(std::ostream& html, const HeadProfile& head, const std::vector<std::string>& tokens) {
-  if (tokens.size() <= kShownTokens) {
-    html << "<div class=\"mass\">";
-    for (std::size_t j = 0; j < tokens.size(); ++j) {
-      const double times = times_uniform(head, j);
-      const double depth = times > 1 ? std::min(1.0, std::log(times) / std::log(kFullShade)) : 0;
-      html << "<span title=\"receives " << number(head.column_mass[j]) << ": " << number(times)
-           << " times what uniform attention gives\" style=\"background:color-mix(in srgb,var(--c3) "
-           << std::lround(70 * depth) << "%,transparent)\">" << escape_html(tokens[j]) << "</span>"
-           << (tokens[j].starts_with(' ') ? "" : "<wbr>");
-    }
-    html << "</div>";
+void write_operands(JsonWriter& json, const HeadOperands& operands, Numbers& numbers) {
+  const LogitRules& rules = operands.rules;
+  json.name("operands");
+  json.open('{');
+  json.member("head_dim", operands.head_dim);
+  json.member("value_dim", operands.value_dim);
+  json.member("q", numbers.add(operands.q));
+  json.member("k", numbers.add_shared(operands.k));
+  json.member("v", numbers.add_shared(operands.v));
+  json.name("rules");
+  json.open('{');
+  json.member("scale", rules.scale);
+  json.member("softcap", rules.softcap);
+  json.member("slope", rules.slope);
+  json.member("causal", rules.causal);
+  json.member("window_left", rules.window_left);
+  json.member("window_right", rules.window_right);
+  if (rules.sink) json.member("sink", *rules.sink);
+  if (!rules.relative.empty()) {
+    json.list("relative", rules.relative);
+    json.member("relative_zero", rules.relative_zero);
+  }
+  json.close('}');
+  json.close('}');
+}
+
+// The weight that each token receives, or the tokens that receive most for each unit of uniform attention.
+void write_mass(JsonWriter& json, const HeadProfile& head, const std::vector<std::string>& tokens, Numbers& numbers) {
+  if (tokens.size() <= kNamedTokens) {
+    json.member("mass", numbers.add(head.column_mass));
+    json.member("mass_chance", numbers.add(head.column_chance));
     return;
   }
   constexpr std::size_t kListed = 5;
@@ -121,47 +87,158 @@ void write_column_mass(std::ostream& html, const HeadProfile& head, const std::v
   for (std::size_t j = 0; j < order.size(); ++j) order[j] = j;
   std::partial_sort(order.begin(), order.begin() + kListed, order.end(),
                     [&](std::size_t a, std::size_t b) { return times_uniform(head, a) > times_uniform(head, b); });
-  html << "<p class=\"soft\">Most weight for each unit of uniform attention:";
-  for (std::size_t r = 0; r < kListed; ++r)
-    html << (r ? ", " : " ") << order[r] << " “" << escape_html(tokens[order[r]]) << "” "
-         << number(times_uniform(head, order[r])) << "×";
-  html << "</p>";
+  json.name("most");
+  json.open('[');
+  for (std::size_t r = 0; r < kListed; ++r) {
+    json.next();
+    json.open('{');
+    json.member("key", order[r]);
+    json.member("text", tokens[order[r]]);
+    json.member("times", times_uniform(head, order[r]));
+    json.close('}');
+  }
+  json.close(']');
 }
 
-// What every label scores, whether it is given or not.
-void write_scores(std::ostream& html, const LabelScores& scores) {
-  html << "<table class=\"scores\"><tr><th>label</th><th>score</th><th>uniform</th><th>rows</th></tr>";
-  for (const LabelScore& score : scores) {
+void write_score(JsonWriter& json, const LabelScore& score) {
+  json.open('{');
+  json.member("label", name_of(score.label));
+  json.member("score", number_or_null(score.score));
+  json.member("chance", number_or_null(score.chance));
+  json.member("rows", score.rows);
+  json.member("significant", score.significant);
+  json.close('}');
+}
+
+void write_head(JsonWriter& json, const Inspection& side, const HeadProfile& head, Numbers& numbers) {
+  json.open('{');
+  json.member("stack", name_of(head.stack));
+  const std::pair<const char*, std::int64_t> counts[] = {{"layer", head.layer},       {"head", head.head},
+                                                         {"queries", head.rows},      {"keys", head.keys},
+                                                         {"map_rows", head.map_rows}, {"map_columns", head.map_columns},
+                                                         {"rows", head.label.rows},   {"sampled", head.sampled_rows}};
+  for (const auto& [name, count] : counts) json.member(name, count);
+  json.member("label", name_of(head.label.label));
+  const std::pair<const char*, double> values[] = {{"score", head.label.score},
+                                                   {"chance", head.label.chance},
+                                                   {"entropy", head.entropy},
+                                                   {"effective_keys", head.effective_keys},
+                                                   {"max_logit", head.max_logit},
+                                                   {"saturation", head.saturation},
+                                                   {"gradient_left", head.gradient_left},
+                                                   {"sink", head.sink_mass},
+                                                   {"sink_chance", head.sink_chance},
+                                                   {"mean_distance", head.mean_distance}};
+  for (const auto& [name, value] : values) json.member(name, number_or_null(value));
+  json.name("scores");
+  json.open('[');
+  for (const LabelScore& score : head.scores) {
     if (score.rows == 0) continue;
-    html << "<tr" << (score.significant ? "" : " class=\"soft\"") << "><td>" << name_of(score.label)
-         << "</td><td class=\"n\">" << share_text(score.score) << (score.significant ? " *" : "")
-         << "</td><td class=\"n\">" << share_text(score.chance) << "</td><td class=\"n\">" << score.rows
-         << "</td></tr>";
+    json.next();
+    write_score(json, score);
   }
-  html << "</table>";
+  json.close(']');
+  json.member("map", numbers.add(head.map));
+  write_mass(json, head, side.key_tokens(head), numbers);
+  if (head.operands) write_operands(json, *head.operands, numbers);
+  json.close('}');
 }
 
-void write_head(std::ostream& html, const Inspection& side, std::size_t side_index, std::size_t index) {
-  const HeadProfile& head = side.heads[index];
-  html << "<div class=\"panel\"><p>" << label_with_score(head.label) << "</p><canvas data-side=\"" << side_index
-       << "\" data-head=\"" << index << "\" role=\"img\" aria-label=\"Attention map, " << place_of(head)
-       << "\"></canvas><output>Point at the map to read a weight.</output>";
-  write_scores(html, head.scores);
-  html << "<dl>";
-  const std::pair<const char*, double> rows[] = {{"entropy (nats)", head.entropy},
-                                                 {"effective keys", head.effective_keys},
-                                                 {"largest logit", head.max_logit},
-                                                 {"saturated rows", head.saturation},
-                                                 {"gradient left", head.gradient_left},
-                                                 {"sink mass", head.sink_mass},
-                                                 {"sink mass / uniform", head.sink_mass / head.sink_chance},
-                                                 {"mean distance", head.mean_distance}};
-  for (const auto& [name, value] : rows) {
-    if (!std::isnan(value)) html << "<dt>" << name << "</dt><dd>" << number(value) << "</dd>";
+// How the text of each of `cells` equal stretches begins.
+std::vector<std::string> beginnings(const std::vector<std::string>& tokens, std::size_t cells) {
+  constexpr std::size_t kShown = 24;
+  std::vector<std::string> texts;
+  for (std::size_t cell = 0; cell < cells; ++cell) {
+    std::string text;
+    for (std::size_t i = cell * tokens.size() / cells; i < (cell + 1) * tokens.size() / cells; ++i) {
+      if (text.size() >= kShown) break;
+      text += tokens[i];
+    }
+    texts.push_back(std::move(text));
   }
-  html << "</dl>";
-  write_column_mass(html, head, side.key_tokens(head));
-  html << "</div>";
+  return texts;
+}
+
+// What the page has no room for, as sentences.
+std::vector<std::string> left_out(const Inspection& side) {
+  std::vector<std::string> notes;
+  const HeadProfile& head = side.heads.at(0);
+  if (head.map_rows < head.rows || head.map_columns < head.keys)
+    notes.push_back("The maps have " + std::to_string(head.map_rows) + " × " + std::to_string(head.map_columns) +
+                    " cells for " + std::to_string(head.rows) + " × " + std::to_string(head.keys) +
+                    " weights: a cell is the mean over its queries of the weight summed over its keys");
+  const auto with = std::ranges::count_if(side.heads, [](const HeadProfile& h) { return h.operands != nullptr; });
+  if (with == static_cast<std::ptrdiff_t>(side.heads.size())) return notes;
+  const std::size_t longest = std::max(side.tokens.size(), side.encoder_tokens.size());
+  if (longest > std::size_t{kOperandTokens}) {
+    notes.push_back("“One row, computed” is left out: the page keeps q, k and v of texts up to " +
+                    std::to_string(kOperandTokens) + " tokens, and this one has " + std::to_string(longest));
+  } else if (with > 0) {
+    notes.push_back("“One row, computed” has " + std::to_string(with) + " of " + std::to_string(side.heads.size()) +
+                    " heads, the clearest labels first: the page has no room for q, k and v of all. --layers and "
+                    "--heads choose others");
+  } else {
+    notes.emplace_back("“One row, computed” is left out: q, k and v were not kept");
+  }
+  return notes;
+}
+
+void write_side(JsonWriter& json, const Inspection& side, Numbers& numbers) {
+  json.open('{');
+  json.member("model", side.model);
+  for (const auto& [name, tokens] : {std::pair("tokens", &side.tokens), {"encoder_tokens", &side.encoder_tokens}}) {
+    json.list(name, tokens->size() <= kNamedTokens ? *tokens : std::vector<std::string>());
+  }
+  // The cells of a stack's queries and keys: the maps of its heads have the same.
+  json.name("cells");
+  json.open('{');
+  for (std::size_t i = 0; i < side.heads.size(); ++i) {
+    const HeadProfile& head = side.heads[i];
+    if ((i > 0 && side.heads[i - 1].stack == head.stack) ||
+        (head.map_rows == head.rows && head.map_columns == head.keys)) {
+      continue;
+    }
+    json.name(name_of(head.stack));
+    json.open('{');
+    json.list("queries", beginnings(side.query_tokens(head), static_cast<std::size_t>(head.map_rows)));
+    json.list("keys", beginnings(side.key_tokens(head), static_cast<std::size_t>(head.map_columns)));
+    json.close('}');
+  }
+  json.close('}');
+  json.list("left_out", left_out(side));
+  json.name("heads");
+  json.open('[');
+  for (const HeadProfile& head : side.heads) {
+    json.next();
+    write_head(json, side, head, numbers);
+  }
+  json.close(']');
+  json.close('}');
+}
+
+std::string data_json(std::span<const Inspection> sides, Numbers& numbers) {
+  JsonWriter json(false);
+  json.open('{');
+  json.member("full_shade", kFullShade);
+  json.name("rules");
+  json.open('[');
+  for (const LabelRule& rule : label_rules()) {
+    json.next();
+    json.open('{');
+    json.member("name", rule.name);
+    json.member("rule", rule.rule);
+    json.close('}');
+  }
+  json.close(']');
+  json.name("sides");
+  json.open('[');
+  for (const Inspection& side : sides) {
+    json.next();
+    write_side(json, side, numbers);
+  }
+  json.close(']');
+  json.close('}');
+  return json_inside_script(json.take());
 }
 
 // What was read, up to a line or two of it.
@@ -179,104 +256,69 @@ std::string beginning_of_text(const Inspection& side) {
   return text;
 }
 
-// Layers down, heads across, each cell with its label.
-void write_overview(std::ostream& html, const Inspection& side) {
-  html << "<div class=\"scroll\"><table class=\"overview\"><tr><th></th>";
-  const auto same_row = [&](std::size_t i, std::size_t j) {
-    return side.heads[i].layer == side.heads[j].layer && side.heads[i].stack == side.heads[j].stack;
-  };
-  for (std::size_t i = 0; i < side.heads.size() && same_row(0, i); ++i) {
-    html << "<th>head " << side.heads[i].head << "</th>";
+void write_summary(std::ostream& html, std::span<const Inspection> sides) {
+  for (const Inspection& side : sides) {
+    // Two texts may be read by one model: the letter and the text tell them apart.
+    const char* letter = sides.size() == 1 ? "" : &side == sides.data() ? "A: " : "B: ";
+    const std::size_t read = (side.encoder_ids.empty() ? side.ids : side.encoder_ids).size();
+    html << "<section><h2>" << letter << escape_html(side.model) << "</h2><blockquote>"
+         << escape_html(beginning_of_text(side)) << "</blockquote><p class=\"soft\">" << escape_html(side.architecture)
+         << ", " << side.parameters << " parameters; " << read << (read == 1 ? " token" : " tokens")
+         << (side.encoder_ids.empty() ? "" : ", answered with " + std::to_string(side.ids.size())) << "; "
+         << side.heads.size() << (side.heads.size() == 1 ? " head" : " heads") << ".</p>";
+    for (const std::string& warning : side.warnings)
+      html << "<p class=\"warning\" role=\"note\">Warning: " << escape_html(warning) << ".</p>";
+    for (const std::string& note : left_out(side)) html << "<p class=\"soft\">" << escape_html(note) << ".</p>";
+    html << "</section>";
   }
-  for (std::size_t i = 0; i < side.heads.size(); ++i) {
-    const HeadProfile& head = side.heads[i];
-    if (i == 0 || !same_row(i - 1, i)) {
-      html << "</tr><tr><th>" << (head.stack == StackKind::main ? "" : name_of(head.stack))
-           << (head.stack == StackKind::main ? "layer " : " layer ") << head.layer << "</th>";
-    }
-    html << "<td><a href=\"#" << anchor_of(head) << "\">" << label_html(head.label.label) << "</a></td>";
-  }
-  html << "</tr></table></div>";
 }
 
-void write_rules(std::ostream& html, const Inspection& side) {
-  html << "<details class=\"card\" open><summary>How to read this</summary><p>Rows of a map are queries, columns are "
-          "keys. All maps have one scale:</p><div class=\"legend\"><span>0</span><i></i><span>1</span></div><p "
-          "class=\"soft "
-          "legend-ticks\">The shade is the square root of the weight, so that small weights show: 0.25 is half of full "
-          "blue, 0.01 a tenth.</p><p>";
+void write_guide(std::ostream& html, const Inspection& side) {
   const HeadProfile& head = side.heads.at(0);
-  html << (head.map_rows == head.rows && head.map_columns == head.keys
+  html << "<h2>How to read this</h2><p>A head compares the query of each token with the keys of the tokens it may see; "
+          "the softmax of that is its attention weights. Rows of a map are queries, columns are keys. All maps have "
+          "one scale:</p><div class=\"scale\"><span>0</span><i></i><span>1</span></div><p class=\"soft\">The shade is "
+          "the square root of the weight, so that small weights show: 0.25 is half of full colour, 0.01 a tenth. A "
+          "head has the colour of its label.</p><p>"
+       << (head.map_rows == head.rows && head.map_columns == head.keys
                ? "Every cell is one exact weight. "
                : "A cell is the mean over its queries of the weight summed over its keys. ");
   html << "Entropy, effective keys (the mean of e^entropy), the largest logit, saturated rows (a weight over 0.9), "
           "gradient left (1 − Σp²) and sink mass (weight on key 0) are taken over all "
        << head.rows << " rows, inside the kernel. Distance and the scores of the labels come from the exact weights of "
        << head.sampled_rows << (head.sampled_rows == head.rows ? " rows: all of them" : " evenly spaced rows")
-       << ", rows that see fewer than 8 keys (or half of a shorter text) left out. A token is shaded by how many times "
-          "the weight it receives exceeds what uniform attention over the same mask would give it, from 1 (not at all) "
-          "to "
+       << ", rows that see fewer than 8 keys (or half of a shorter text) left out. “Received” shades a token by how "
+          "many times the weight it receives exceeds what uniform attention over the same mask would give it, from 1 "
+          "(not at all) to "
        << number(kFullShade)
-       << " (full); where a head attends to near tokens, these are the late ones, which few other rows "
-          "see.</p><p>“Uniform” beside a score is what uniform attention over the same mask "
-          "would score. A star marks a score that is significantly above it (for “broad”: above one half): the chance "
-          "that any head of this model gets a star without cause is at most "
+       << " (full); where a head attends to near tokens, these are the late ones, which few other rows see.</p><p>"
+          "“Chance” beside a score is what uniform attention over the same mask would score. A star marks a score "
+          "that is significantly above it (for “broad”: above one half): the chance that any head of this model gets "
+          "a star without cause is at most "
        << number(kFalseLabels) << ". A head gets a label where the score is significant and meets the rule:</p><table>";
   for (const LabelRule& rule : label_rules())
-    html << "<tr><td>" << label_html(rule.label) << "</td><td>" << rule.rule << ".</td></tr>";
+    html << "<tr><td class=\"label l" << static_cast<int>(rule.label) << "\">" << rule.name << "</td><td>" << rule.rule
+         << ".</td></tr>";
   html
       << "</table><p class=\"soft\">Where several of the first four rules are met, the largest difference from uniform "
-         "attention wins.</p></details>";
-}
-
-void write_cards(std::ostream& html, std::span<const Inspection> sides) {
-  html << "<div class=\"heads" << (sides.size() > 1 ? " pairs" : "") << "\">";
-  for (const PairedHeads& pair : paired_heads(sides)) {
-    const HeadProfile& head = pair[0] ? sides[0].heads[*pair[0]] : sides[1].heads[*pair[1]];
-    html << "<article class=\"card\" id=\"" << anchor_of(head) << "\"><h3>" << place_of(head) << "</h3>";
-    if (sides.size() > 1) html << "<div class=\"pair\">";
-    for (std::size_t s = 0; s < sides.size(); ++s) {
-      if (pair[s]) {
-        write_head(html, sides[s], s, *pair[s]);
-      } else {
-        html << "<p class=\"soft\">" << (s == 0 ? "A" : "B") << " has no such head.</p>";
-      }
-    }
-    html << (sides.size() > 1 ? "</div></article>" : "</article>");
-  }
-  html << "</div>";
+         "attention wins.</p>";
 }
 
 }  // namespace
 
 std::string inspection_page(std::span<const Inspection> sides) {
-  std::ostringstream html;
-  html.exceptions(std::ios::badbit);  // out of memory is an error, not a shorter page
-  html << "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
-          "content=\"width=device-width, initial-scale=1\"><meta name=\"color-scheme\" content=\"light dark\">"
-          "<title>What the heads do</title><style>"
-       << kStyle << kInspectStyle << "</style></head><body><main><h1>What the heads do</h1>";
-  for (const Inspection& side : sides) {
-    // Two texts may be read by one model: the letter and the text tell them apart.
-    const char* letter = sides.size() == 1 ? "" : &side == sides.data() ? "A: " : "B: ";
-    const std::size_t read = (side.encoder_ids.empty() ? side.ids : side.encoder_ids).size();
-    html << "<section><h2>" << letter << escape_html(side.model) << "</h2><blockquote>"
-         << escape_html(beginning_of_text(side)) << "</blockquote><p>" << escape_html(side.architecture) << ", "
-         << side.parameters << " parameters; " << read << (read == 1 ? " token" : " tokens")
-         << (side.encoder_ids.empty() ? "" : ", answered with " + std::to_string(side.ids.size())) << "; "
-         << side.heads.size() << " heads.</p>";
-    for (const std::string& warning : side.warnings)
-      html << "<p class=\"warning\" role=\"note\">Warning: " << escape_html(warning) << ".</p>";
-    write_overview(html, side);
-    html << "</section>";
-  }
-  write_rules(html, sides[0]);
-  html << "<section><h2>The heads" << (sides.size() > 1 ? ", side by side" : "") << "</h2>";
-  write_cards(html, sides);
-  html << "</section></main>";
-  write_data(html, sides);
-  html << "</body></html>\n";
-  return html.str();
+  std::ostringstream summary, guide;
+  for (std::ostringstream* html : {&summary, &guide}) html->exceptions(std::ios::badbit);  // out of memory is an error
+  write_summary(summary, sides);
+  write_guide(guide, sides[0]);
+  Numbers numbers;
+  std::string data = data_json(sides, numbers);
+  return filled(report_template(), {{"style", std::string(kStyle) + std::string(page_style())},
+                                    {"summary", summary.str()},
+                                    {"guide", guide.str()},
+                                    {"data", std::move(data)},
+                                    {"numbers", numbers.text()},
+                                    {"modules", inside_script(joined_modules(report_modules()))}});
 }
 
 }  // namespace rootdk::lab

@@ -3,12 +3,11 @@
 #include <cstdint>
 #include <fstream>
 #include <iterator>
-#include <map>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "core/check.h"
 #include "lab/live/assets.h"
+#include "lab/live/one_file.h"
 #include "lab/report/style.h"
 #include "models/builtin.h"
 #include "models/checkpoint.h"
@@ -18,36 +17,10 @@ namespace {
 
 constexpr std::uintmax_t kLargestModel = std::uintmax_t{64} << 20;  // bytes; a page of 90 MB still opens
 
-std::string base64(std::string_view bytes) {
-  constexpr char kDigits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string text;
-  text.reserve((bytes.size() + 2) / 3 * 4);
-  for (std::size_t i = 0; i < bytes.size(); i += 3) {
-    std::uint32_t word = 0;
-    for (std::size_t j = 0; j < 3; ++j) {
-      word = word << 8 | (i + j < bytes.size() ? static_cast<unsigned char>(bytes[i + j]) : 0u);
-    }
-    for (std::size_t j = 0; j < 4; ++j) text += i + j <= bytes.size() ? kDigits[word >> (18 - 6 * j) & 63] : '=';
-  }
-  return text;
-}
-
 std::string read_file(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   require(file.good(), path.string(), ": cannot be opened");
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
-
-// The modules as one script: what they import from each other is in scope already.
-std::string joined_modules() {
-  std::istringstream source{std::string(live_modules())};
-  std::string script;
-  for (std::string line; std::getline(source, line);) {
-    if (line.starts_with("import {")) continue;
-    if (line.starts_with("export ")) line.erase(0, 7);
-    script.append(line).push_back('\n');
-  }
-  return script;
 }
 
 // {"name", "context", "files": {name: base64}}
@@ -78,33 +51,15 @@ std::string model_json(const std::string& model) {
       .dump();
 }
 
-// Fills {{name}}. Text inside a script element must not close it.
-std::string filled(std::string_view pattern, const std::map<std::string_view, std::string>& parts) {
-  std::string page;
-  while (true) {
-    const std::size_t open = pattern.find("{{"), close = pattern.find("}}", open);
-    if (open == std::string_view::npos) return page.append(pattern);
-    const auto part = parts.find(pattern.substr(open + 2, close - open - 2));
-    require(part != parts.end(), "internal: the live page asks for ", pattern.substr(open, close + 2 - open));
-    page.append(pattern.substr(0, open)).append(part->second);
-    pattern.remove_prefix(close + 2);
-  }
-}
-
-std::string inside_script(std::string text) {
-  for (std::size_t at = 0; (at = text.find("</", at)) != std::string::npos; at += 3) text.replace(at, 2, "<\\/");
-  return text;
-}
-
 }  // namespace
 
 std::string live_page(const std::string& model) {
-  return filled(live_template(), {{"style", std::string(kStyle) + std::string(live_style())},
+  return filled(live_template(), {{"style", std::string(kStyle) + std::string(page_style())},
                                   {"glue", inside_script(std::string(live_glue()))},
                                   {"wasm", base64(live_wasm())},
                                   {"model", inside_script(model_json(model))},
                                   {"recorded", inside_script(std::string(live_recorded()))},
-                                  {"modules", inside_script(joined_modules())}});
+                                  {"modules", inside_script(joined_modules(live_modules()))}});
 }
 
 }  // namespace rootdk::lab

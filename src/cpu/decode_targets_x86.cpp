@@ -18,10 +18,15 @@ DecodeTable with_kinds(DecodeTable table, const DecodeTable& better) {
   return table;
 }
 
+const DecodeTable& bytes_decode() {
+  static const DecodeTable kTable = with_kinds(avx512_decode(), avx512vnni_decode());
+  return kTable;
+}
+
 // A processor may have products of bf16 without vpermi2b: it widens e4m3 as avx512 does.
 const DecodeTable& pairs_decode() {
   static const DecodeTable kTable = [] {
-    const DecodeTable table = with_kinds(with_kinds(avx512_decode(), avx512vnni_decode()), avx512bf16_decode());
+    const DecodeTable table = with_kinds(bytes_decode(), avx512bf16_decode());
     return processor().avx512vbmi ? with_kinds(table, avx512vbmi_decode()) : table;
   }();
   return kTable;
@@ -36,7 +41,13 @@ constexpr DecodeTarget kTargets[] = {
     {.name = "amx",
      .kernels = pairs_decode,
      .linear = avx512bf16_linear,
+     .few_queries = false,
      .missing = [] { return without(processor().amx && has_pairs(), "amx_bf16"); }},
+    {.name = "avx512vnni",
+     .kernels = bytes_decode,
+     .linear = avx512_linear,
+     .few_queries = false,
+     .missing = [] { return without(processor().avx512vnni, "avx512_vnni"); }},
     {.name = "avx512",
      .kernels = avx512_decode,
      .linear = avx512_linear,

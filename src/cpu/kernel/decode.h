@@ -76,8 +76,9 @@ class DecodeKernel {
     for (int64_t i = 0; i < rows * s.out_stride; ++i) s.out[i] = 0.0f;
   }
 
-  // The first tile at or after a position with a key that some row sees; total is 0 where there is none.
-  KeyTile find_from(int64_t position, int64_t limit) const {
+  // The first tile at or after a position with a key that some row sees; total is 0 where there is none. In line: GCC
+  // would make calls of it in a file with few kernels, which costs 2 % in bf16.
+  __attribute__((always_inline)) KeyTile find_from(int64_t position, int64_t limit) const {
     KeyTile tile;
     for (; position < limit; position += KeyTile::kKeys) {
       find(position, limit, tile);
@@ -88,7 +89,7 @@ class DecodeKernel {
 
   static bool inside(int64_t begin, int64_t end, const KeyGap& gap) { return begin >= gap.begin && end <= gap.end; }
 
-  void find(int64_t position, int64_t limit, KeyTile& tile) const {
+  __attribute__((always_inline)) void find(int64_t position, int64_t limit, KeyTile& tile) const {
     const CachedKeys& c = block_.cache;
     tile.begin = position;
     tile.v_stride = c.v_row_stride;

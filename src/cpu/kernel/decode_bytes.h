@@ -34,14 +34,14 @@ inline void transpose_quarters(__m512i (&x)[4]) {
   x[3] = _mm512_unpackhi_epi64(b, d);
 }
 
-// Bytes of four vectors side by side, of the lower or the upper half of each quarter: vector i has four times four
-// bytes 4 i to 4 i + 3 of the half.
-template <bool kUpper>
-inline void interleave_bytes(const __m512i (&x)[4], __m512i (&sides)[2]) {
-  const __m512i a = kUpper ? _mm512_unpackhi_epi8(x[0], x[1]) : _mm512_unpacklo_epi8(x[0], x[1]);
-  const __m512i b = kUpper ? _mm512_unpackhi_epi8(x[2], x[3]) : _mm512_unpacklo_epi8(x[2], x[3]);
-  sides[0] = _mm512_unpacklo_epi16(a, b);
-  sides[1] = _mm512_unpackhi_epi16(a, b);
+// Bytes of four vectors side by side: vector i has, in each quarter, bytes 4 i to 4 i + 3 of the quarter.
+inline void interleave_bytes(__m512i (&x)[4]) {
+  const __m512i a = _mm512_unpacklo_epi8(x[0], x[1]), b = _mm512_unpackhi_epi8(x[0], x[1]);
+  const __m512i c = _mm512_unpacklo_epi8(x[2], x[3]), d = _mm512_unpackhi_epi8(x[2], x[3]);
+  x[0] = _mm512_unpacklo_epi16(a, c);
+  x[1] = _mm512_unpackhi_epi16(a, c);
+  x[2] = _mm512_unpacklo_epi16(b, d);
+  x[3] = _mm512_unpackhi_epi16(b, d);
 }
 
 // A vector holds four keys side by side, each in one lane of every quarter, and queries are laid out to match. Keys
@@ -192,7 +192,7 @@ struct ByteProduct : ByteScores {
   using Element = int8_t;
   using Weight = uint8_t;
   static constexpr int kWeightPlanes = kBytePlanes;
-  static constexpr int kHalfQuarter = 8;  // bytes
+  static constexpr int kPassRows = Lanes::kPassRows;
   static constexpr int kVectors = kTileKeys / kWidth;
 
   // The weights of one row, [kTileKeys] in each plane. Returns the factor that restores them, a power of two: the
@@ -216,16 +216,15 @@ struct ByteProduct : ByteScores {
   // out = out * factor + weights v for the rows of a block, which begins at first_row.
   template <class Values>
   static void add_values(const Query&, const Values& values, const RowStates& state, int first_row) {
-    ValuePass pass{};
-    for (; pass.column < values.value_dim; pass.column += kByteLanes) {
-      const int columns = values.value_dim - pass.column;
-      if (columns >= kByteLanes) {
-        add_columns(values, state, first_row, pass, [](const int8_t* p) { return _mm512_loadu_si512(p); });
-      } else {
-        add_columns(values, state, first_row, pass,
-                    [columns](const int8_t* p) { return _mm512_maskz_loadu_epi8(first_bytes(columns), p); });
-      }
-    }
+    for_each_pass<kPassRows, kByteLanes, kByteLanes>(
+        values.value_dim,
+        [&](const ValuePass& pass) {
+          return add_block(values, state, first_row, pass, [](const int8_t* p) { return _mm512_loadu_si512(p); });
+        },
+        [&](const ValuePass& pass, int columns) {
+          return add_block(values, state, first_row, pass,
+                           [columns](const int8_t* p) { return _mm512_maskz_loadu_epi8(first_bytes(columns), p); });
+        });
   }
 
  private:
@@ -255,38 +254,31 @@ struct ByteProduct : ByteScores {
     _mm512_storeu_si512(weights + kRowBlock * kTileKeys, _mm512_permutexvar_epi32(in_order, low));
   }
 
-  // 64 columns of the output: half of each sixteen, then the other. All four rows at once, so that bytes are
-  // interleaved once.
+  // kPassRows rows by 64 columns of the output. Returns what it has fetched.
   template <class Values, class Load>
-  static void add_columns(const Values& values, const RowStates& state, int first_row, ValuePass& pass, Load load) {
-    pass.fetched += add_block<false>(values, state, first_row, pass, load);
-    pass.fetched += add_block<true>(values, state, first_row, pass, load);
-  }
-
-  // Returns what it has fetched.
-  template <bool kUpper, class Values, class Load>
   __attribute__((noinline)) static int add_block(const Values& values, const RowStates& state, int first_row,
                                                  const ValuePass& pass, Load load) {
-    __m512i sums[kBytePlanes][kRowBlock][2];
-    unrolled<kBytePlanes * kRowBlock * 2>([&](int i) __attribute__((always_inline)) {
-      sums[i / (kRowBlock * 2)][i / 2 % kRowBlock][i % 2] = _mm512_setzero_si512();
+    __m512i sums[kBytePlanes][kPassRows][4];
+    unrolled<kBytePlanes * kPassRows * 4>([&](int i) __attribute__((always_inline)) {
+      sums[i / (kPassRows * 4)][i / 4 % kPassRows][i % 4] = _mm512_setzero_si512();
     });
-    constexpr int kShare = Values::share(kRowBlock, kByteLanes / 2);
+    const Weight* weights = values.weights + pass.row * kTileKeys;
+    constexpr int kShare = Values::share(kPassRows, kByteLanes);
     values.template for_each_key_group<4, kShare>(
         pass, [&](int key, const int8_t* const(&rows)[4]) __attribute__((always_inline)) {
-          const __m512i v[4] = {load(rows[0]), load(rows[1]), load(rows[2]), load(rows[3])};
-          __m512i sides[2];
-          interleave_bytes<kUpper>(v, sides);
+          __m512i v[4] = {load(rows[0]), load(rows[1]), load(rows[2]), load(rows[3])};
+          interleave_bytes(v);
           for (int plane = 0; plane < kBytePlanes; ++plane) {
-            for (int r = 0; r < kRowBlock; ++r) {
-              const __m512i p = four_of(values.weights + (plane * kRowBlock + r) * kTileKeys + key);
-              for (int i = 0; i < 2; ++i) sums[plane][r][i] = add_products(sums[plane][r][i], p, sides[i]);
+            for (int r = 0; r < kPassRows; ++r) {
+              const __m512i p = four_of(weights + (plane * kRowBlock + r) * kTileKeys + key);
+              for (int i = 0; i < 4; ++i) sums[plane][r][i] = add_products(sums[plane][r][i], p, v[i]);
             }
           }
         });
-    float* out = state.out + first_row * state.out_stride + pass.column + (kUpper ? kHalfQuarter : 0);
-    unrolled<kRowBlock>([&](int r) __attribute__((always_inline)) {
-      join_columns(sums[0][r], sums[1][r], values.restores[r], values.factors[r], out + r * state.out_stride);
+    float* out = state.out + (first_row + pass.row) * state.out_stride + pass.column;
+    unrolled<kPassRows>([&](int r) __attribute__((always_inline)) {
+      const int row = pass.row + r;
+      join_columns(sums[0][r], sums[1][r], values.restores[row], values.factors[row], out + r * state.out_stride);
     });
     return kShare;
   }
@@ -298,19 +290,17 @@ struct ByteProduct : ByteScores {
     return _mm512_set1_epi32(four);
   }
 
-  // out = out * factor + sums * restore for eight columns of each sixteen, back in their order.
-  static void join_columns(const __m512i (&high)[2], const __m512i (&low)[2], float restore, float factor, float* out) {
-    const __m512 s0 = _mm512_cvtepi32_ps(join_planes(high[0], low[0]));
-    const __m512 s1 = _mm512_cvtepi32_ps(join_planes(high[1], low[1]));
-    const __m512 first = _mm512_shuffle_f32x4(s0, s1, 0x44), second = _mm512_shuffle_f32x4(s0, s1, 0xee);
-    const __m512 sums[2] = {_mm512_shuffle_f32x4(first, first, 0xd8), _mm512_shuffle_f32x4(second, second, 0xd8)};
-    for (int i = 0; i < 2; ++i) {
-      float* at = out + 2 * i * kWidth;
-      const __m512 before =
-          _mm512_insertf32x8(_mm512_castps256_ps512(_mm256_loadu_ps(at)), _mm256_loadu_ps(at + kWidth), 1);
-      const Vec after = Simd::fma(sums[i], Simd::set1(restore), Simd::mul(before, Simd::set1(factor)));
-      _mm256_storeu_ps(at, _mm512_castps512_ps256(after));
-      _mm256_storeu_ps(at + kWidth, _mm512_extractf32x8_ps(after, 1));
+  // out = out * factor + sums * restore, back in the order of the columns.
+  static void join_columns(const __m512i (&high)[4], const __m512i (&low)[4], float restore, float factor, float* out) {
+    const __m512i s0 = join_planes(high[0], low[0]), s1 = join_planes(high[1], low[1]);
+    const __m512i s2 = join_planes(high[2], low[2]), s3 = join_planes(high[3], low[3]);
+    const __m512i a = _mm512_shuffle_i32x4(s0, s1, 0x44), b = _mm512_shuffle_i32x4(s0, s1, 0xee);
+    const __m512i c = _mm512_shuffle_i32x4(s2, s3, 0x44), d = _mm512_shuffle_i32x4(s2, s3, 0xee);
+    const __m512i columns[4] = {_mm512_shuffle_i32x4(a, c, 0x88), _mm512_shuffle_i32x4(a, c, 0xdd),
+                                _mm512_shuffle_i32x4(b, d, 0x88), _mm512_shuffle_i32x4(b, d, 0xdd)};
+    for (int i = 0; i < 4; ++i) {
+      const Vec before = Simd::mul(Simd::load(out + i * kWidth), Simd::set1(factor));
+      Simd::store(out + i * kWidth, Simd::fma(_mm512_cvtepi32_ps(columns[i]), Simd::set1(restore), before));
     }
   }
 };

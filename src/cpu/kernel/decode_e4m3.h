@@ -153,9 +153,10 @@ struct E4m3Scores {
   __attribute__((noinline)) static void score_group(const Query& q, const GroupKeys<uint8_t>& group, int head_dim,
                                                     float* scores) {
     static_assert(kGroupKeys == 2 * kKeysTogether);
+    const E4m3Table table;
     Vec sums[2][kRowBlock];
-    score_eight<kPlanes, kWhole>(q, group, 0, head_dim, sums[0]);
-    score_eight<kPlanes, kWhole>(q, group, kKeysTogether, head_dim, sums[1]);
+    score_eight<kPlanes, kWhole>(table, q, group, 0, head_dim, sums[0]);
+    score_eight<kPlanes, kWhole>(table, q, group, kKeysTogether, head_dim, sums[1]);
     for (int r = 0; r < kRowBlock; ++r) {
       Simd::store(scores + r * kTileKeys, add_neighbour_quarters(sums[0][r], sums[1][r]));
     }
@@ -164,9 +165,9 @@ struct E4m3Scores {
   // Eight keys from `first` on. Of each row by quarters: two parts of the sums of four keys, and two of the other four.
   // kWhole: all keys are there and head_dim is a whole number of vectors.
   template <int kPlanes, bool kWhole>
-  __attribute__((noinline)) static void score_eight(const Query& q, const GroupKeys<uint8_t>& group, int first,
-                                                    int head_dim, Vec (&result)[kRowBlock]) {
-    const E4m3Table table;
+  __attribute__((always_inline)) static void score_eight(const E4m3Table& table, const Query& q,
+                                                         const GroupKeys<uint8_t>& group, int first, int head_dim,
+                                                         Vec (&result)[kRowBlock]) {
     Vec sums[2][kRowBlock];
     unrolled<2 * kRowBlock>([&](int i) __attribute__((always_inline)) {
       sums[i / kRowBlock][i % kRowBlock] = Bf16Pairs::zero();

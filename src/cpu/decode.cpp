@@ -163,8 +163,10 @@ class AttendRun {
            Workspace::aligned(scratch_bytes());
   }
 
+  const DecodeFunction& kernel() const { return kernels_.kinds[static_cast<int>(cache_kind(call_.k.dtype))]; }
+
   std::size_t scratch_bytes() const {
-    return kernels_.scratch_bytes(static_cast<int>(shape_.head_dim), static_cast<int>(shape_.value_dim), block_rows_);
+    return kernel().scratch_bytes(static_cast<int>(shape_.head_dim), static_cast<int>(shape_.value_dim), block_rows_);
   }
 
   RowStates take_state(Workspace& memory) const {
@@ -288,7 +290,7 @@ class AttendRun {
           const HeadBuffers& head = own[static_cast<std::size_t>(h)];
           work[h] = chunk_work(head, block, heads.first + h, block.chunks[c], c == 0 ? head.state : head.chunk);
         }
-        kernels_.run(work, static_cast<int>(heads.count));
+        kernel().run(work, static_cast<int>(heads.count));
         for (std::int64_t h = 0; c > 0 && h < heads.count; ++h) {
           merge(own[static_cast<std::size_t>(h)].state, own[static_cast<std::size_t>(h)].chunk, block);
         }
@@ -357,7 +359,7 @@ class AttendRun {
         work[h] = chunk_work(head, block, task.heads.first + h, block.chunks[task.chunk],
                              task.states[static_cast<std::size_t>(h) * block.chunks.size() + task.chunk]);
       }
-      kernels_.run(work, static_cast<int>(task.heads.count));
+      kernel().run(work, static_cast<int>(task.heads.count));
     });
     executor_.parallel_for(static_cast<std::int64_t>(rows.size()), [&](std::int64_t i) {
       const Row& row = rows[static_cast<std::size_t>(i)];

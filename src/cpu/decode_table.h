@@ -11,6 +11,7 @@
 namespace rootdk::cpu {
 
 enum class CacheKind : int32_t { f32, bf16, f16, i8, f8e4m3 };
+constexpr int kCacheKinds = 5;
 
 // Keys are found in groups of 16 that never cross a page, scored in tiles of 32, 64 or 128 (which, the type of the
 // cache says), and summed in chunks of 1024. All three begin at multiples of their size, counted from position 0 of the
@@ -60,11 +61,16 @@ struct DecodeBlock {
   void* scratch = nullptr;     // scratch_bytes, 64-byte aligned
 };
 
-struct DecodeTable {
+// The kernel for one kind of cache.
+struct DecodeFunction {
   size_t (*scratch_bytes)(int head_dim, int value_dim, int rows) = nullptr;
   // The same chunk of `count` key heads of one sequence, tile by tile and in each tile head by head: where pages are
   // small, memory is read in longer runs, since a page holds its heads one after another.
   void (*run)(const DecodeBlock* blocks, int count) = nullptr;
+};
+
+struct DecodeTable {
+  DecodeFunction kinds[kCacheKinds];  // by CacheKind
   // Adds the state of later keys to the state of earlier ones.
   void (*merge)(const RowStates& into, const RowStates& later, int rows, int value_dim) = nullptr;
   // out[d] = row[d] * factor in the caller's element type.
@@ -73,11 +79,14 @@ struct DecodeTable {
   float (*read)(const float* memory, int64_t count, int streams) = nullptr;
 };
 
-// One function per target that this build has; see targets/decode_*.cpp.
+// One function per target that this build has; see targets/decode_*.cpp. Those of avx512vnni, avx512bf16 and avx512vbmi
+// have the kinds of cache alone for which these instructions are better than those of avx512: int8, bf16 and e4m3.
 const DecodeTable& baseline_decode();
 const DecodeTable& avx2_decode();
 const DecodeTable& avx512_decode();
+const DecodeTable& avx512vnni_decode();
 const DecodeTable& avx512bf16_decode();
+const DecodeTable& avx512vbmi_decode();
 const DecodeTable& neon_decode();
 const DecodeTable& wasm_decode();
 

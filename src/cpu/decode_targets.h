@@ -10,11 +10,12 @@
 namespace rootdk::cpu {
 
 // A target of this build for what runs beside attention: decoding over a cache, products with stored weights. Its name
-// is the one that attention uses.
+// is the one that attention uses, but for avx512vnni, whose products of bytes are for caches alone.
 struct DecodeTarget {
   std::string_view name;
   const DecodeTable& (*kernels)() = nullptr;
   const LinearTable& (*linear)() = nullptr;
+  bool few_queries = true;             // false: attention() has these kernels for few queries under another name
   std::string (*missing)() = nullptr;  // what the processor lacks, as a sentence; empty: nothing
 };
 

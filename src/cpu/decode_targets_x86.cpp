@@ -11,16 +11,44 @@ std::string without(bool has, const char* feature) {
 
 bool has_pairs() { return processor().avx512bf16 && processor().avx512vnni; }
 
+// avx512 with the better kernels for some kinds of cache.
+DecodeTable with_kinds(DecodeTable table, const DecodeTable& better) {
+  for (int kind = 0; kind < kCacheKinds; ++kind) {
+    if (better.kinds[kind].run) table.kinds[kind] = better.kinds[kind];
+  }
+  return table;
+}
+
+const DecodeTable& bytes_decode() {
+  static const DecodeTable kTable = with_kinds(avx512_decode(), avx512vnni_decode());
+  return kTable;
+}
+
+// A processor may have products of bf16 without vpermi2b: it widens e4m3 as avx512 does.
+const DecodeTable& pairs_decode() {
+  static const DecodeTable kTable = [] {
+    const DecodeTable table = with_kinds(bytes_decode(), avx512bf16_decode());
+    return processor().avx512vbmi ? with_kinds(table, avx512vbmi_decode()) : table;
+  }();
+  return kTable;
+}
+
 // Decoding is bound by memory and has too few rows for tiles: amx runs the kernels of avx512bf16.
 constexpr DecodeTarget kTargets[] = {
     {.name = "avx512bf16",
-     .kernels = avx512bf16_decode,
+     .kernels = pairs_decode,
      .linear = avx512bf16_linear,
      .missing = [] { return without(has_pairs(), "avx512_bf16 with avx512_vnni"); }},
     {.name = "amx",
-     .kernels = avx512bf16_decode,
+     .kernels = pairs_decode,
      .linear = avx512bf16_linear,
+     .few_queries = false,
      .missing = [] { return without(processor().amx && has_pairs(), "amx_bf16"); }},
+    {.name = "avx512vnni",
+     .kernels = bytes_decode,
+     .linear = avx512_linear,
+     .few_queries = false,
+     .missing = [] { return without(processor().avx512vnni, "avx512_vnni"); }},
     {.name = "avx512",
      .kernels = avx512_decode,
      .linear = avx512_linear,

@@ -90,8 +90,10 @@ class FewQueriesRun {
            Workspace::aligned(rows * static_cast<std::size_t>(out_stride_) * sizeof(float));
   }
 
+  const DecodeFunction& kernel() const { return kernels_.kinds[static_cast<int>(cache_kind(call_.k.dtype))]; }
+
   std::size_t scratch_bytes() const {
-    return kernels_.scratch_bytes(static_cast<int>(shape_.head_dim), static_cast<int>(shape_.value_dim),
+    return kernel().scratch_bytes(static_cast<int>(shape_.head_dim), static_cast<int>(shape_.value_dim),
                                   static_cast<int>(padded_rows_));
   }
 
@@ -164,7 +166,7 @@ class FewQueriesRun {
     work.unseen = {0, batch_head.begin};
     work.state = state;
     work.scratch = buffers.scratch;
-    kernels_.run(&work, 1);
+    kernel().run(&work, 1);
   }
 
   void merge(const RowStates& into, const RowStates& later) const {

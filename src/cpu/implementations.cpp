@@ -1,6 +1,5 @@
 #include "core/implementation.h"
 
-#include <algorithm>
 #include <array>
 #include <utility>
 #include <vector>
@@ -89,10 +88,7 @@ template <std::size_t I>
 void add_few_queries(std::vector<ForwardImplementation>& list) {
   if constexpr (I < kMaxTargets) {
     if (I >= decode_targets().size()) return;
-    // amx decodes on the kernels of another target, which is there already.
-    const bool is_new = std::none_of(decode_targets().begin(), decode_targets().begin() + I,
-                                     [](const DecodeTarget& t) { return t.kernels == decode_targets()[I].kernels; });
-    if (is_new) list.push_back(few_queries_implementation<I>());
+    if (decode_targets()[I].few_queries) list.push_back(few_queries_implementation<I>());
     add_few_queries<I + 1>(list);
   }
 }

@@ -8,6 +8,7 @@ struct Processor {
   bool avx512 = false;      // f, bw, vl, dq
   bool avx512bf16 = false;  // vdpbf16ps
   bool avx512vnni = false;  // vpdpwssd
+  bool avx512vbmi = false;  // vpermi2b
   bool amx = false;         // amx-tile and amx-bf16, and the kernel lets this process use the tiles
 };
 

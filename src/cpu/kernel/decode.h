@@ -76,8 +76,9 @@ class DecodeKernel {
     for (int64_t i = 0; i < rows * s.out_stride; ++i) s.out[i] = 0.0f;
   }
 
-  // The first tile at or after a position with a key that some row sees; total is 0 where there is none.
-  KeyTile find_from(int64_t position, int64_t limit) const {
+  // The first tile at or after a position with a key that some row sees; total is 0 where there is none. In line: GCC
+  // would make calls of it in a file with few kernels, which costs 2 % in bf16.
+  __attribute__((always_inline)) KeyTile find_from(int64_t position, int64_t limit) const {
     KeyTile tile;
     for (; position < limit; position += KeyTile::kKeys) {
       find(position, limit, tile);
@@ -88,7 +89,7 @@ class DecodeKernel {
 
   static bool inside(int64_t begin, int64_t end, const KeyGap& gap) { return begin >= gap.begin && end <= gap.end; }
 
-  void find(int64_t position, int64_t limit, KeyTile& tile) const {
+  __attribute__((always_inline)) void find(int64_t position, int64_t limit, KeyTile& tile) const {
     const CachedKeys& c = block_.cache;
     tile.begin = position;
     tile.v_stride = c.v_row_stride;
@@ -281,9 +282,19 @@ class DecodeKernel {
     return factor;
   }
 
-  // Whether a weight of zero gives zero with every value of the tile.
+  // Whether a weight of zero gives zero with every value of the tile. Integers are finite.
   bool is_finite(const KeyTile& tile) const {
-    if constexpr (sizeof(Element) > 1) {
+    if constexpr (is_e4m3()) {
+      constexpr unsigned kNan = 0x7f;  // the only one, with either sign
+      int found = 0;                   // without a branch in the loop, which runs in vectors
+      for (int g = 0; g < KeyTile::kGroups; ++g) {
+        for (int t = 0; t < tile.keys[g]; ++t) {
+          const Element* row = tile.v[g] + t * tile.v_stride;
+          for (int d = 0; d < block_.value_dim; ++d) found |= (row[d] & kNan) == kNan;
+        }
+      }
+      return found == 0;
+    } else if constexpr (sizeof(Element) > 1) {
       using Lanes = typename Product::Lanes;
       const auto none = Lanes::load_first(tile.v[0], 0);
       Vec sum = Simd::zero();
@@ -299,6 +310,8 @@ class DecodeKernel {
     }
     return true;
   }
+
+  static constexpr bool is_e4m3() { return sizeof(Element) == 1 && static_cast<Element>(-1) > 0; }
 
   // The same sums in the same order, with zeros instead of the keys that a row does not see.
   void add_values_carefully(int b, const Values& values) {

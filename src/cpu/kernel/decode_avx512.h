@@ -9,6 +9,10 @@
 namespace rootdk::cpu {
 namespace {
 
+constexpr int kByteLanes = 64;  // of a vector
+
+inline __mmask64 first_bytes(int n) { return n >= kByteLanes ? ~__mmask64{0} : (__mmask64{1} << n) - 1; }
+
 template <class Stored, class Values = WidenOnce>
 struct WidenedLanesAvx512 : WidenedLanes<Stored, Values> {
   static void store_sums(const Vec (&sums)[4][4], float* to, int stride) { store_block_sums(sums, to, stride); }

@@ -7,16 +7,12 @@
 
 #include <immintrin.h>
 
-#include "cpu/kernel/decode_tile.h"
-#include "cpu/simd/block_sums_avx512.h"
+#include "cpu/kernel/decode_avx512.h"
 
 namespace rootdk::cpu {
 namespace {
 
-constexpr int kByteLanes = 64;  // of a vector
 constexpr int kBytePlanes = 2;
-
-inline __mmask64 first_bytes(int n) { return n >= kByteLanes ? ~__mmask64{0} : (__mmask64{1} << n) - 1; }
 
 // sum + products of bytes without sign and with. Not the intrinsic: GCC 12 copies its sums from register to register,
 // and loads a factor anew for each product that it goes into, where the processor has one load for each product.

@@ -9,28 +9,14 @@
 namespace rootdk::cpu {
 namespace {
 
+// The kernel over one kind of cache, from the product that it uses.
+template <class Product>
+constexpr DecodeFunction decode_function() {
+  return {.scratch_bytes = DecodeScratch<Product>::bytes, .run = run_chunk<Product>};
+}
+
 template <class F32, class Bf16, class F16, class Int8, class E4m3>
 struct DecodeFunctions {
-  static size_t scratch_bytes(int head_dim, int value_dim, int rows) {
-    const size_t each[] = {
-        DecodeScratch<F32>::bytes(head_dim, value_dim, rows), DecodeScratch<Bf16>::bytes(head_dim, value_dim, rows),
-        DecodeScratch<F16>::bytes(head_dim, value_dim, rows), DecodeScratch<Int8>::bytes(head_dim, value_dim, rows),
-        DecodeScratch<E4m3>::bytes(head_dim, value_dim, rows)};
-    size_t most = 0;
-    for (const size_t bytes : each) most = bytes > most ? bytes : most;
-    return most;
-  }
-
-  static void run(const DecodeBlock* blocks, int count) {
-    switch (blocks[0].cache.kind) {
-      case CacheKind::f32: return run_chunk<F32>(blocks, count);
-      case CacheKind::bf16: return run_chunk<Bf16>(blocks, count);
-      case CacheKind::f16: return run_chunk<F16>(blocks, count);
-      case CacheKind::i8: return run_chunk<Int8>(blocks, count);
-      case CacheKind::f8e4m3: return run_chunk<E4m3>(blocks, count);
-    }
-  }
-
   static void merge(const RowStates& into, const RowStates& later, int rows, int value_dim) {
     for (int r = 0; r < rows; ++r) {
       if (later.max[r] == kMinusInfinity) continue;
@@ -64,9 +50,21 @@ struct DecodeFunctions {
   }
 
   static constexpr DecodeTable table() {
-    return {.scratch_bytes = scratch_bytes, .run = run, .merge = merge, .store_row = store_row, .read = read_memory};
+    return {.kinds = {decode_function<F32>(), decode_function<Bf16>(), decode_function<F16>(), decode_function<Int8>(),
+                      decode_function<E4m3>()},
+            .merge = merge,
+            .store_row = store_row,
+            .read = read_memory};
   }
 };
+
+// The table of a target that has a better kernel for one kind of cache than another one, and that alone.
+template <CacheKind kKind, class Product>
+constexpr DecodeTable table_of_kind() {
+  DecodeTable table;
+  table.kinds[static_cast<int>(kKind)] = decode_function<Product>();
+  return table;
+}
 
 }  // namespace
 }  // namespace rootdk::cpu

@@ -32,6 +32,13 @@ struct Bf16Pairs : InOrder {
   }
   static void store_sums(const Sum (&sums)[4][4], float* to, int stride) { store_block_sums(sums, to, stride); }
 
+  // Two neighbours, a pair of weights, in every lane.
+  static __m512i pair_of(const uint16_t* p) {
+    int32_t pair;
+    __builtin_memcpy(&pair, p, sizeof pair);
+    return _mm512_set1_epi32(pair);
+  }
+
   static __m512i load_query(const uint16_t* p) { return _mm512_loadu_si512(p); }
   // Two vectors of floats as 32 lanes a plane.
   static void split(__m512 x, __m512 y, int planes, uint16_t* to, int plane_stride) {
@@ -99,7 +106,7 @@ struct Bf16Product : FourKeyScores<Bf16Pairs> {
           __m512i p[kPlanes][kPassRows];
           for (int plane = 0; plane < kPlanes; ++plane) {
             for (int r = 0; r < kPassRows; ++r)
-              p[plane][r] = pair_of(weights + (plane * kRowBlock + r) * kTileKeys + key);
+              p[plane][r] = Bf16Pairs::pair_of(weights + (plane * kRowBlock + r) * kTileKeys + key);
           }
           for (int c = 0; c < kBlocks; ++c) {
             const __m512i v0 = load(rows[0] + c * kPairedLanes), v1 = load(rows[1] + c * kPairedLanes);
@@ -118,13 +125,6 @@ struct Bf16Product : FourKeyScores<Bf16Pairs> {
       join_columns(low[r][c], high[r][c], values.factors[pass.row + r], out + r * state.out_stride + c * kPairedLanes);
     });
     return kShare;
-  }
-
-  // The weights of two neighbouring keys in every lane.
-  static __m512i pair_of(const Weight* p) {
-    int32_t pair;
-    __builtin_memcpy(&pair, p, sizeof pair);
-    return _mm512_set1_epi32(pair);
   }
 
   // out = out * factor + sums, back in the order of the columns.

@@ -13,6 +13,16 @@ struct StoredInt8Avx2 : StoredInt8 {
   }
 };
 
+// e4m3 by way of f16, as on AVX-512 (kernel/decode_avx512.h).
+struct StoredE4m3Avx2 : StoredE4m3 {
+  static Vec load(const uint8_t* p) {
+    const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
+    const __m128i moved = _mm_slli_epi16(_mm_cvtepi8_epi16(bytes), 7);
+    const __m128i halves = _mm_and_si128(moved, _mm_set1_epi16(static_cast<short>(0xbf80)));
+    return _mm256_mul_ps(_mm256_cvtph_ps(halves), _mm256_set1_ps(256.0f));
+  }
+};
+
 template <class Stored, class Values = WidenOnce>
 using Product = WidenedProduct<WidenedLanes<Stored, Values>>;
 
@@ -21,7 +31,7 @@ using Product = WidenedProduct<WidenedLanes<Stored, Values>>;
 const DecodeTable& avx2_decode() {
   static constexpr DecodeTable kTable =
       DecodeFunctions<Product<Stored<ElementKind::f32>, InOrder>, Product<Stored<ElementKind::bf16>>,
-                      Product<Stored<ElementKind::f16>>, Product<StoredInt8Avx2>, Product<StoredE4m3>>::table();
+                      Product<Stored<ElementKind::f16>>, Product<StoredInt8Avx2>, Product<StoredE4m3Avx2>>::table();
   return kTable;
 }
 

@@ -198,6 +198,11 @@ void add_training_options(Command& verb, TrainVerb& options) {
       ->type_name("X");
   verb.add_option("--clip", settings.clip, "Largest gradient norm; 0: none")->show_default()->type_name("X");
   verb.add_option("--qk-clip", settings.qk_clip, "Largest logit before projections are shrunk; 0: off")->type_name("X");
+  verb.add_option("--entropy-weight", settings.entropy_weight,
+                  "What a nat of mean attention entropy takes from the loss: above 0 for flatter attention; 0: off")
+      ->type_name("X");
+  verb.add_flag("--recompute", settings.recompute,
+                "Keep the input of each block alone and compute it again on the way back: less memory, same bits");
   verb.add_option("--dropout", settings.dropout, "Probability, in every block")->show_default()->type_name("P");
   add_seed_option(verb, settings.seed, "Seed of weights, order and dropout");
 }

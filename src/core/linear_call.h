@@ -4,6 +4,7 @@
 // the layers call it.
 
 #include <cstdint>
+#include <span>
 
 #include "core/implementation.h"
 #include "rootdk/attention.h"
@@ -75,21 +76,32 @@ constexpr std::int64_t bytes_of(const WeightMatrix& m) {
                               : m.rows * bytes_of_row(m.format, m.columns);
 }
 
-// y = x W^T + b. A row of y has the same bits for any number of rows and threads. Integer weights multiply integers:
-// see the reference.
-struct LinearCall {
+// One matrix of a call: y = x W^T + b.
+struct LinearProduct {
   WeightMatrix weight = {};
-  std::int64_t rows = 0;
-  const float* x = nullptr;     // [rows, weight.columns]
   const float* bias = nullptr;  // [weight.rows], or null
   float* y = nullptr;           // [rows, weight.rows]
+};
+
+// The same x against one matrix or several, which have the same format, columns and rounds_x: queries, keys and values
+// are one call. A row of y has the same bits for any number of rows, products and threads. Integer weights multiply
+// integers: see the reference.
+struct LinearCall {
+  std::span<const LinearProduct> products = {};
+  std::int64_t rows = 0;
+  const float* x = nullptr;  // [rows, columns]
   Execution execution = {};
 };
+
+// Whether two matrices may share a call.
+constexpr bool share_x(const WeightMatrix& a, const WeightMatrix& b) {
+  return a.format == b.format && a.columns == b.columns && a.rounds_x == b.rounds_x;
+}
 
 inline Device device_of(const LinearCall&) { return {}; }
 
 // Trusts its input. src/reference/linear.cpp says what it computes.
-ROOTDK_API void linear(const LinearCall& call);
+ROOTDK_API void multiply_weights(const LinearCall& call);
 
 using LinearImplementation = Implementation<LinearCall>;
 namespace reference {

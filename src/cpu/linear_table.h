@@ -44,10 +44,11 @@ struct NarrowBlock {
 
 // Rows of x as integers, in blocks of 32 columns: what integer weights multiply. src/reference/linear.cpp defines them.
 struct IntegerRows {
-  int8_t* bytes = nullptr;   // [rows, blocks, 32]
-  int16_t* pairs = nullptr;  // [rows, blocks, 8, 4]: columns 0, 2, 1 and 3 of each 4, where the target wants them
-  float* scales = nullptr;   // [rows, blocks]
-  int32_t* sums = nullptr;   // [rows, blocks]: the sum of the integers of a block
+  int8_t* bytes = nullptr;    // [rows, blocks, 32]
+  int16_t* pairs = nullptr;   // [rows, blocks, 8, 4]: columns 0, 2, 1 and 3 of each 4, where the target wants them
+  float* scales = nullptr;    // [rows, blocks]
+  int32_t* starts = nullptr;  // [rows, blocks]: where the sum of a block begins, which undoes the zero of the weights
+  float* factors = nullptr;   // [rows]: 1, or what the scales of a row with huge numbers were divided by
 };
 
 // Rows of x against consecutive rows of integer weights, in the order of core/linear_call.h.
@@ -66,25 +67,24 @@ struct IntegerBlock {
   const float* bias = nullptr;  // [outs], or null
   float* y = nullptr;
   int64_t y_stride = 0;
-  void* scratch = nullptr;  // i4: unpacked_bytes(blocks), 64-byte aligned
+  void* scratch = nullptr;  // unpacked_bytes(blocks), 64-byte aligned
 };
 
-// The most rows of a direct block, and the most outputs of a panel.
+// The most rows of a direct block.
 constexpr int kDirectRows = 4;
-constexpr int kPanelOuts = 16;
 
 struct LinearTable {
   // Few rows: weights are widened as they come from memory.
   void (*direct)(const LinearBlock& block) = nullptr;
-  // Many rows: up to kPanelOuts rows of weights are widened once.
+  // Many rows: weights are widened once, some outputs at a time.
   void (*panel)(const LinearBlock& block) = nullptr;
   size_t (*panel_bytes)(int64_t columns) = nullptr;
   // Any number of rows; null where the target has no products of bf16.
   void (*narrow)(const NarrowBlock& block) = nullptr;
   // `count` numbers as bf16.
   void (*round_bf16)(const float* x, int64_t count, uint16_t* to) = nullptr;
-  // One row of x as integers: the fields of `to` point to the row.
-  void (*round_row)(const float* x, int64_t columns, const IntegerRows& to) = nullptr;
+  // One row of x as integers for weights of this kind: the fields of `to` point to the row.
+  void (*round_row)(const float* x, int64_t columns, WeightKind kind, const IntegerRows& to) = nullptr;
   bool wants_pairs = false;  // IntegerRows::pairs
   void (*integers)(const IntegerBlock& block) = nullptr;
   size_t (*unpacked_bytes)(int64_t blocks) = nullptr;

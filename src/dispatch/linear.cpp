@@ -11,6 +11,6 @@ std::vector<LinearImplementation> implementations<LinearCall>() {
 
 }  // namespace dispatch
 
-void linear(const LinearCall& call) { dispatch::choose("linear", call).run(call); }
+void multiply_weights(const LinearCall& call) { dispatch::choose("linear", call).run(call); }
 
 }  // namespace rootdk

@@ -23,6 +23,7 @@ struct SavedCall {
   AttentionParams params;
   Value out;
   Tensor lse;
+  Tensor entropy;  // where the loss counts it
 };
 
 AttentionStats prepare_stats(AttentionCapture* capture, const ConstTensorView& q, const ConstTensorView& k,
@@ -74,13 +75,21 @@ void dot_product_backward(const Context& context, const SavedCall& saved) {
   want(in.bias, grad_bias, gradients.bias);
   want(in.sinks, grad_sinks, gradients.sinks);
   want(in.additive_v, grad_additive, gradients.additive_v);
-  const AttentionSaved forward{.q = heads_of(in.q->value(), in.batch, in.heads),
-                               .k = heads_of(in.k->value(), in.batch, in.kv_heads),
-                               .v = heads_of(in.v->value(), in.batch, in.kv_heads),
-                               .out = heads_of(saved.out->value(), in.batch, in.heads),
-                               .lse = saved.lse};
-  attention_backward(forward, {.out = heads_of(std::as_const(saved.out->grad()), in.batch, in.heads)}, gradients,
-                     saved.params, {.cpu = {.executor = context.executor}});
+  AttentionSaved forward{.q = heads_of(in.q->value(), in.batch, in.heads),
+                         .k = heads_of(in.k->value(), in.batch, in.kv_heads),
+                         .v = heads_of(in.v->value(), in.batch, in.kv_heads),
+                         .out = heads_of(saved.out->value(), in.batch, in.heads),
+                         .lse = saved.lse};
+  AttentionUpstream upstream{.out = heads_of(std::as_const(saved.out->grad()), in.batch, in.heads)};
+  Tensor grad_entropy;
+  if (saved.entropy.defined()) {
+    grad_entropy = Tensor(DType::f32, saved.entropy.shape());
+    const double of_row = context.entropy_gradient / static_cast<double>(saved.entropy.elements());
+    std::ranges::fill(grad_entropy.values<float>(), static_cast<float>(of_row));
+    upstream.entropy = grad_entropy;
+    forward.entropy = saved.entropy;
+  }
+  attention_backward(forward, upstream, gradients, saved.params, {.cpu = {.executor = context.executor}});
   in.q->add_grad(grad_q);
   in.k->add_grad(grad_k);
   in.v->add_grad(grad_v);
@@ -161,11 +170,18 @@ Value dot_product_attention(Context& context, const DotProductInput& input, Atte
   if (context.tape) {
     saved->lse = Tensor(DType::f32, {input.batch, input.heads, q.size(2)});
     stats.lse = saved->lse;
+    if (context.entropy_gradient != 0) {
+      saved->entropy = Tensor(DType::f32, {input.batch, input.heads, q.size(2)});
+      if (!stats.entropy.defined()) stats.entropy = saved->entropy;
+    }
   }
   const double start = context.times ? layer_clock(*context.times) : 0.0;
   attention(q, k, v, heads_of(saved->out->value(), input.batch, input.heads), saved->params, stats,
             {.cpu = {.executor = context.executor}});
   add_attention_times(context, start, q, k.size(2), params.causal);
+  if (saved->entropy.defined() && capture && capture->entropy.defined()) {
+    std::ranges::copy(std::as_const(capture->entropy).values<float>(), saved->entropy.values<float>().begin());
+  }
   if (context.tape) context.tape->record([&context, saved] { dot_product_backward(context, *saved); });
   return saved->out;
 }

@@ -25,8 +25,8 @@ Value FeedForward::operator()(Context& context, const Value& x) const {
   if (config_.experts > 0) return mixture(context, x);
   const Expert& only = experts.front();
   if (!config_.gated) return only.down(context, activate(context, only.up(context, x), config_.activation));
-  const Value gate = only.gate(context, x);
-  return only.down(context, gated(context, gate, only.up(context, x), config_.activation));
+  const std::vector<Value> inner = linear_together(context, x, {&only.gate, &only.up});
+  return only.down(context, gated(context, inner[0], inner[1], config_.activation));
 }
 
 Value FeedForward::mixture(Context& context, const Value& x) const {
@@ -43,8 +43,8 @@ Value FeedForward::mixture(Context& context, const Value& x) const {
     if (slots->empty()) continue;
     const Expert& expert = experts[number];
     const Value mine = gather_rows(context, x, rows);
-    const Value gate = expert.gate(context, mine);
-    const Value up = expert.up(context, mine);
+    const std::vector<Value> projected = linear_together(context, mine, {&expert.gate, &expert.up});
+    const Value &gate = projected[0], &up = projected[1];
     const Value inner = config_.clamp_limit > 0
                             ? clamped_swiglu(context, gate, up, static_cast<float>(config_.clamp_limit))
                             : gated(context, gate, up, config_.activation);

@@ -25,18 +25,29 @@ std::string weight_text(const Node& weight) {
   return std::string(type) + " " + shape_text(weight.shape());
 }
 
+// y, zeroed, of a product whose sizes fit.
+Value make_output(const Node& x, const Node& weight, const Node* bias) {
+  const std::int64_t in = x.width(), out = weight.rows();
+  require(weight.width() == in, "linear: input of width ", in, " for a weight ", weight_text(weight));
+  require(!bias || bias->elements() == out, "linear: bias of ", bias ? bias->elements() : 0, " elements for a weight ",
+          weight_text(weight));
+  return make_value({x.rows(), out});
+}
+
+LinearProduct product_of(const Node& weight, const Node* bias, Node& y) {
+  return {.weight = matrix_of(weight), .bias = bias ? bias->data() : nullptr, .y = y.data()};
+}
+
 // Without a tape: the library's own product, which reads weights in any type.
-void multiply_stored(const Context& context, const Node& x, const Node& weight, const Node* bias, Node& y) {
+void multiply_stored(const Context& context, const Node& x, std::span<const LinearProduct> products) {
   const double start = context.times ? layer_clock(*context.times) : 0.0;
-  linear({.weight = matrix_of(weight),
-          .rows = x.rows(),
-          .x = x.data(),
-          .bias = bias ? bias->data() : nullptr,
-          .y = y.data(),
-          .execution = {.cpu = {.executor = context.executor}}});
+  multiply_weights(
+      {.products = products, .rows = x.rows(), .x = x.data(), .execution = {.cpu = {.executor = context.executor}}});
   if (!context.times) return;
   context.times->product_seconds += layer_clock(*context.times) - start;
-  context.times->product_flops += 2.0 * static_cast<double>(y.elements()) * static_cast<double>(x.width());
+  for (const LinearProduct& product : products) {
+    context.times->product_flops += 2.0 * static_cast<double>(x.elements()) * static_cast<double>(product.weight.rows);
+  }
 }
 
 void linear_backward(const Context& context, Node& x, Node& weight, Node* bias, Node& y) {
@@ -58,20 +69,36 @@ void linear_backward(const Context& context, Node& x, Node& weight, Node* bias, 
 }  // namespace
 
 Value linear(Context& context, const Value& x, const Value& weight, const Value& bias) {
-  const std::int64_t in = x->width(), out = weight->rows();
-  require(weight->width() == in, "linear: input of width ", in, " for a weight ", weight_text(*weight));
-  require(!bias || bias->elements() == out, "linear: bias of ", bias ? bias->elements() : 0, " elements for a weight ",
-          weight_text(*weight));
-  Value y = make_value({x->rows(), out});
+  Value y = make_output(*x, *weight, bias.get());
   if (!context.tape) {
-    multiply_stored(context, *x, *weight, bias.get(), *y);
+    const LinearProduct product = product_of(*weight, bias.get(), *y);
+    multiply_stored(context, *x, {&product, 1});
     return y;
   }
-  multiply(context, {.rows = x->rows(), .columns = out, .inner = in}, {.data = x->data(), .stride = in},
+  const std::int64_t in = x->width();
+  multiply(context, {.rows = x->rows(), .columns = weight->rows(), .inner = in}, {.data = x->data(), .stride = in},
            {.data = weight->data(), .stride = in, .transpose = Transpose::yes}, y->data());
   if (bias) add_bias(context, bias, *y);
   context.tape->record([&context, x, weight, bias, y] { linear_backward(context, *x, *weight, bias.get(), *y); });
   return y;
+}
+
+std::vector<Value> linear_together(Context& context, const Value& x, std::initializer_list<const Linear*> layers) {
+  std::vector<Value> all;
+  std::vector<LinearProduct> products;
+  for (const Linear* layer : layers) {
+    if (context.tape) {
+      all.push_back((*layer)(context, x));
+      continue;
+    }
+    all.push_back(make_output(*x, *layer->weight, layer->bias.get()));
+    products.push_back(product_of(*layer->weight, layer->bias.get(), *all.back()));
+  }
+  for (std::size_t first = 0, last = 0; first < products.size(); first = last) {
+    while (last < products.size() && share_x(products[first].weight, products[last].weight)) ++last;
+    multiply_stored(context, *x, std::span(products).subspan(first, last - first));
+  }
+  return all;
 }
 
 Linear::Linear(std::int64_t out, std::int64_t in, bool with_bias, WeightMemory memory)

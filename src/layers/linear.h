@@ -19,4 +19,8 @@ struct Linear {
   void collect(Parameters& into, const std::string& name) const;
 };
 
+// layer(context, x) of each layer. Without a tape, layers whose weights have the same type are one product: x is read
+// and rounded once, and threads meet once.
+std::vector<Value> linear_together(Context& context, const Value& x, std::initializer_list<const Linear*> layers);
+
 }  // namespace rootdk

@@ -55,9 +55,8 @@ MultiHeadAttention::MultiHeadAttention(const MultiHeadConfig& config) : config_(
   }
 }
 
-Value MultiHeadAttention::project_keys(Context& context, const Value& source,
-                                       const std::shared_ptr<const RopeTable>& rope) const {
-  Value keys = k(context, source);
+Value MultiHeadAttention::finish_keys(Context& context, Value keys,
+                                      const std::shared_ptr<const RopeTable>& rope) const {
   if (k_norm) keys = k_norm(context, keys);
   if (config_.rotary) keys = rotate(context, keys, rope);
   return keys;
@@ -65,20 +64,26 @@ Value MultiHeadAttention::project_keys(Context& context, const Value& source,
 
 FixedKeys MultiHeadAttention::fixed_keys(Context& context, const Value& source) const {
   require(!config_.rotary, "multi-head attention: fixed keys have no positions to rotate by");
-  return {.k = project_keys(context, source, nullptr), .v = v(context, source)};
+  std::vector<Value> projected = linear_together(context, source, {&k, &v});
+  return {.k = finish_keys(context, std::move(projected[0]), nullptr), .v = std::move(projected[1])};
 }
 
 Value MultiHeadAttention::operator()(Context& context, const Value& x, const AttentionInput& input) const {
   require(!config_.rotary || input.rope, "multi-head attention: rotary heads need positions");
-  Value queries = q(context, x);
+  const bool own_keys = input.fixed.empty() && !input.source;
+  std::vector<Value> projected = own_keys ? linear_together(context, x, {&q, &k, &v}) : std::vector{q(context, x)};
+  Value queries = std::move(projected[0]);
   if (q_norm) queries = q_norm(context, queries);
   if (config_.rotary) queries = rotate(context, queries, input.rope);
 
   DotProductInput call{.batch = input.batch, .heads = config_.heads, .kv_heads = config_.kv_heads, .q = queries};
-  if (input.fixed.empty()) {
-    const Value& source = input.source ? input.source : x;
-    call.k = project_keys(context, source, input.rope);
-    call.v = v(context, source);
+  if (own_keys) {
+    call.k = finish_keys(context, std::move(projected[1]), input.rope);
+    call.v = std::move(projected[2]);
+  } else if (input.fixed.empty()) {
+    projected = linear_together(context, input.source, {&k, &v});
+    call.k = finish_keys(context, std::move(projected[0]), input.rope);
+    call.v = std::move(projected[1]);
   }
   call.relative_table = input.relative_table;
   call.sinks = sinks;

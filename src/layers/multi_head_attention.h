@@ -69,7 +69,8 @@ class MultiHeadAttention {
   Value additive_v;  // [heads, head_dim] with the additive score, or null
 
  private:
-  Value project_keys(Context& context, const Value& source, const std::shared_ptr<const RopeTable>& rope) const;
+  // What the projection gave, normed and rotated.
+  Value finish_keys(Context& context, Value keys, const std::shared_ptr<const RopeTable>& rope) const;
 
   MultiHeadConfig config_;
   std::shared_ptr<const Tensor> alibi_;

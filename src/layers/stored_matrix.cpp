@@ -22,11 +22,13 @@ void widen_integers(const WeightMatrix& m, std::int64_t row, float* out) {
   }
 }
 
-// Memory of a quantised matrix.
+// Memory of a quantised matrix. Tensors ask for large pages.
 struct Integers {
-  std::vector<std::uint8_t> data;
-  std::vector<float> row_scales;
-  std::vector<std::uint16_t> block_scales;
+  Tensor data{}, row_scales{}, block_scales{};
+
+  std::uint8_t* bytes() { return data.view().as<std::uint8_t>(); }
+  float& row_scale(std::int64_t row) { return row_scales.view().as<float>()[row]; }
+  std::uint16_t& block_scale(std::int64_t at) { return block_scales.view().as<std::uint16_t>()[at]; }
 };
 
 // The integers of a row of i8, one a number, and its scale.
@@ -69,11 +71,11 @@ class RowQuantiser {
   void quantise(std::int64_t row) {
     widen_row(from_, row, row_.data());
     if (to_ == WeightFormat::i8) {
-      bytes_of_row(row_.data(), from_.columns, integers_.data(), made_.row_scales[static_cast<std::size_t>(row)]);
+      bytes_of_row(row_.data(), from_.columns, integers_.data(), made_.row_scale(row));
     }
     for (std::int64_t k = 0; to_ == WeightFormat::i4 && k < from_.columns; k += kWeightBlock) {
-      const auto scale = static_cast<std::size_t>(integer_at(to_, from_.columns, row, k).scale);
-      halves_of_block(row_.data() + k, integers_.data() + k, made_.block_scales[scale]);
+      const std::int64_t scale = integer_at(to_, from_.columns, row, k).scale;
+      halves_of_block(row_.data() + k, integers_.data() + k, made_.block_scale(scale));
     }
     for (std::int64_t k = 0; k < from_.columns; k += kWeightQuad) scatter(row, k);
   }
@@ -82,7 +84,7 @@ class RowQuantiser {
   // The quad of columns from k on, whose bytes lie side by side.
   void scatter(std::int64_t row, std::int64_t k) {
     const IntegerAt at = integer_at(to_, from_.columns, row, k);
-    std::uint8_t* bytes = made_.data.data() + at.byte;
+    std::uint8_t* bytes = made_.bytes() + at.byte;
     const std::int8_t* integers = integers_.data() + k;
     const std::int64_t count = std::min(kWeightQuad, from_.columns - k);
     for (std::int64_t i = 0; i < count; ++i) {
@@ -131,18 +133,18 @@ std::shared_ptr<const StoredMatrix> quantise(const WeightMatrix& from, WeightFor
   auto made = std::make_shared<Integers>();
   WeightMatrix matrix{.format = to, .rows = from.rows, .columns = from.columns};
   const std::int64_t groups = groups_of(from.rows);
-  made->data.resize(static_cast<std::size_t>(bytes_of(matrix)));
-  (to == WeightFormat::i8
-       ? made->row_scales.resize(static_cast<std::size_t>(from.rows))
-       : made->block_scales.resize(static_cast<std::size_t>(groups * blocks_of(from.columns) * kWeightGroup)));
+  made->data = Tensor(DType::i8, {bytes_of(matrix)});
+  if (to == WeightFormat::i8) made->row_scales = Tensor(DType::f32, {from.rows});
+  if (to == WeightFormat::i4)
+    made->block_scales = Tensor(DType::bf16, {groups * blocks_of(from.columns), kWeightGroup});
   executor.parallel_for(groups, [&](std::int64_t group) {
     RowQuantiser quantiser(from, to, *made);
     const std::int64_t end = std::min(from.rows, (group + 1) * kWeightGroup);
     for (std::int64_t row = group * kWeightGroup; row < end; ++row) quantiser.quantise(row);
   });
-  matrix.data = made->data.data();
-  if (to == WeightFormat::i8) matrix.row_scales = made->row_scales.data();
-  if (to == WeightFormat::i4) matrix.block_scales = made->block_scales.data();
+  matrix.data = made->bytes();
+  if (to == WeightFormat::i8) matrix.row_scales = &made->row_scale(0);
+  if (to == WeightFormat::i4) matrix.block_scales = &made->block_scale(0);
   return std::make_shared<StoredMatrix>(StoredMatrix{.matrix = matrix, .owner = std::move(made)});
 }
 

@@ -51,6 +51,45 @@ void Tape::backward() {
   }
 }
 
+namespace {
+
+// Lends a context another tape.
+class OtherTape {
+ public:
+  OtherTape(Context& context, Tape& tape) : context_(context), before_(context.tape) { context.tape = &tape; }
+  ~OtherTape() { context_.tape = before_; }
+  OtherTape(const OtherTape&) = delete;
+  OtherTape& operator=(const OtherTape&) = delete;
+
+ private:
+  Context& context_;
+  Tape* before_;
+};
+
+}  // namespace
+
+Value recomputed(Context& context, std::function<Value(Context&)> body) {
+  if (!context.tape) return body(context);
+  const std::uint64_t dropout_calls = context.dropout_calls;
+  Value y;
+  {
+    Tape forgotten;  // layers compute as they do for a gradient: other products have other bits
+    const OtherTape lent(context, forgotten);
+    y = body(context);
+  }
+  context.tape->record([&context, body = std::move(body), dropout_calls, y] {
+    Tape tape;
+    Context again = context;
+    again.tape = &tape;
+    again.dropout_calls = dropout_calls;
+    again.times = nullptr;
+    const Value same = body(again);
+    same->add_grad(y->grad());
+    tape.backward();
+  });
+  return y;
+}
+
 double layer_clock(const LayerTimes& times) {
   timespec now{};
   clock_gettime(times.processor_time ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &now);

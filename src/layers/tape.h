@@ -84,6 +84,7 @@ class Tape {
   void backward();
   void clear() { records_.clear(); }
   bool empty() const { return records_.empty(); }
+  std::size_t size() const { return records_.size(); }
 
  private:
   std::vector<std::function<void()>> records_;
@@ -106,11 +107,20 @@ struct Context {
   double dropout = 0.0;          // of activations and attention weights; 0 outside training
   std::uint64_t seed = 0;        // of this step's dropout
   std::uint64_t dropout_calls = 0;
+  bool recompute = false;  // blocks keep their input alone, and compute their activations again on the way back
+  // Where training asks for flat or sharp attention: the gradient of the loss with respect to the mean entropy of the
+  // softmax of each attention layer.
+  double entropy_gradient = 0.0;
   LayerTimes* times = nullptr;  // filled where given
 
   Executor& threads() const { return executor ? *executor : default_executor(); }
   std::uint64_t next_seed();
 };
+
+// body(context), whose activations are forgotten where the context has a tape: the backward pass runs the body again,
+// with the same dropout, and goes back through it. Outputs and gradients have the same bits. `body` is copied, and must
+// not keep references to what ends before the backward pass.
+Value recomputed(Context& context, std::function<Value(Context&)> body);
 
 // A tensor that training moves, under the name it has in a checkpoint.
 struct Parameter {

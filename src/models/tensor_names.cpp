@@ -1,6 +1,102 @@
 #include "models/tensor_names.h"
 
 namespace rootdk {
+namespace {
+
+// Many architectures differ from LLaMA or BERT in a few names.
+template <class Change>
+TensorNames changed(TensorNames names, Change change) {
+  change(names, names.stack);
+  return names;
+}
+
+TensorNames llama_names() {
+  return {
+      .prefixes = {"model.", ""},
+      .token_embedding = {"embed_tokens"},
+      .head = {"lm_head"},
+      .stack = {.layer = "layers.{}.",
+                .attention_norm = "input_layernorm",
+                .q = "self_attn.q_proj",
+                .k = "self_attn.k_proj",
+                .v = "self_attn.v_proj",
+                .out = "self_attn.o_proj",
+                .q_norm = "self_attn.q_norm",
+                .k_norm = "self_attn.k_norm",
+                .feed_forward_norm = "post_attention_layernorm",
+                .gate = "mlp.gate_proj",
+                .up = "mlp.up_proj",
+                .down = "mlp.down_proj",
+                .final_norm = "norm"},
+  };
+}
+
+TensorNames bert_names() {
+  return {
+      .prefixes = {"", "bert."},
+      .token_embedding = {"embeddings.word_embeddings"},
+      .position_embedding = "embeddings.position_embeddings",
+      .token_type_embedding = "embeddings.token_type_embeddings",
+      .stack = {.layer = "encoder.layer.{}.",
+                .attention_norm = "attention.output.LayerNorm",
+                .q = "attention.self.query",
+                .k = "attention.self.key",
+                .v = "attention.self.value",
+                .out = "attention.output.dense",
+                .feed_forward_norm = "output.LayerNorm",
+                .up = "intermediate.dense",
+                .down = "output.dense",
+                .embedding_norm = "embeddings.LayerNorm"},
+  };
+}
+
+}  // namespace
+
+// LLaMA, Mistral, Qwen 2, Qwen 3.
+const TensorNames kLlamaNames = llama_names();
+
+const TensorNames kGemma2Names = changed(llama_names(), [](TensorNames&, StackNames& stack) {
+  stack.q_norm = stack.k_norm = {};
+  stack.attention_post_norm = "post_attention_layernorm";
+  stack.feed_forward_norm = "pre_feedforward_layernorm";
+  stack.feed_forward_post_norm = "post_feedforward_layernorm";
+});
+
+const TensorNames kGemma3Names = changed(kGemma2Names, [](TensorNames& names, StackNames& stack) {
+  names.prefixes = {"model.", "", "language_model.model."};
+  stack.q_norm = "self_attn.q_norm";
+  stack.k_norm = "self_attn.k_norm";
+});
+
+const TensorNames kOlmo2Names = changed(llama_names(), [](TensorNames&, StackNames& stack) {
+  stack.attention_norm = "post_attention_layernorm";
+  stack.feed_forward_norm = "post_feedforward_layernorm";
+});
+
+const TensorNames kPhi3Names = changed(llama_names(), [](TensorNames& names, StackNames& stack) {
+  names.fused = FusedLayout::concatenated;
+  stack.q = stack.k = stack.v = stack.q_norm = stack.k_norm = {};
+  stack.fused_qkv = "self_attn.qkv_proj";
+  stack.gate = stack.up = {};
+  stack.fused_gate_up = "mlp.gate_up_proj";
+});
+
+const TensorNames kMixtralNames = changed(llama_names(), [](TensorNames&, StackNames& stack) {
+  stack.q_norm = stack.k_norm = {};
+  stack.gate = "w1";
+  stack.up = "w3";
+  stack.down = "w2";
+  stack.experts = "block_sparse_moe.experts";
+  stack.router = "block_sparse_moe.gate";
+});
+
+const TensorNames kGptOssNames = changed(llama_names(), [](TensorNames&, StackNames& stack) {
+  stack.q_norm = stack.k_norm = {};
+  stack.sinks = "self_attn.sinks";
+  stack.gate = stack.up = stack.down = {};
+  stack.experts = "mlp.experts";
+  stack.router = "mlp.router";
+});
 
 const TensorNames kGpt2Names{
     .prefixes = {"transformer.", ""},
@@ -17,79 +113,6 @@ const TensorNames kGpt2Names{
               .up = "mlp.c_fc",
               .down = "mlp.c_proj",
               .final_norm = "ln_f"},
-};
-
-const TensorNames kBertNames{
-    .prefixes = {"", "bert."},
-    .token_embedding = {"embeddings.word_embeddings"},
-    .position_embedding = "embeddings.position_embeddings",
-    .token_type_embedding = "embeddings.token_type_embeddings",
-    .stack = {.layer = "encoder.layer.{}.",
-              .attention_norm = "attention.output.LayerNorm",
-              .q = "attention.self.query",
-              .k = "attention.self.key",
-              .v = "attention.self.value",
-              .out = "attention.output.dense",
-              .feed_forward_norm = "output.LayerNorm",
-              .up = "intermediate.dense",
-              .down = "output.dense",
-              .embedding_norm = "embeddings.LayerNorm"},
-};
-
-// LLaMA, Mistral, Qwen 3.
-const TensorNames kLlamaNames{
-    .prefixes = {"model.", ""},
-    .token_embedding = {"embed_tokens"},
-    .head = {"lm_head"},
-    .stack = {.layer = "layers.{}.",
-              .attention_norm = "input_layernorm",
-              .q = "self_attn.q_proj",
-              .k = "self_attn.k_proj",
-              .v = "self_attn.v_proj",
-              .out = "self_attn.o_proj",
-              .q_norm = "self_attn.q_norm",
-              .k_norm = "self_attn.k_norm",
-              .feed_forward_norm = "post_attention_layernorm",
-              .gate = "mlp.gate_proj",
-              .up = "mlp.up_proj",
-              .down = "mlp.down_proj",
-              .final_norm = "norm"},
-};
-
-const TensorNames kGemma2Names{
-    .prefixes = {"model.", ""},
-    .token_embedding = {"embed_tokens"},
-    .head = {"lm_head"},
-    .stack = {.layer = "layers.{}.",
-              .attention_norm = "input_layernorm",
-              .attention_post_norm = "post_attention_layernorm",
-              .q = "self_attn.q_proj",
-              .k = "self_attn.k_proj",
-              .v = "self_attn.v_proj",
-              .out = "self_attn.o_proj",
-              .feed_forward_norm = "pre_feedforward_layernorm",
-              .feed_forward_post_norm = "post_feedforward_layernorm",
-              .gate = "mlp.gate_proj",
-              .up = "mlp.up_proj",
-              .down = "mlp.down_proj",
-              .final_norm = "norm"},
-};
-
-const TensorNames kGptOssNames{
-    .prefixes = {"model.", ""},
-    .token_embedding = {"embed_tokens"},
-    .head = {"lm_head"},
-    .stack = {.layer = "layers.{}.",
-              .attention_norm = "input_layernorm",
-              .q = "self_attn.q_proj",
-              .k = "self_attn.k_proj",
-              .v = "self_attn.v_proj",
-              .out = "self_attn.o_proj",
-              .sinks = "self_attn.sinks",
-              .feed_forward_norm = "post_attention_layernorm",
-              .experts = "mlp.experts",
-              .router = "mlp.router",
-              .final_norm = "norm"},
 };
 
 const TensorNames kGptNeoxNames{
@@ -121,6 +144,62 @@ const TensorNames kBloomNames{
               .down = "mlp.dense_4h_to_h",
               .embedding_norm = "word_embeddings_layernorm",
               .final_norm = "ln_f"},
+};
+
+const TensorNames kBertNames = bert_names();
+
+const TensorNames kRobertaNames = changed(bert_names(), [](TensorNames& names, StackNames&) {
+  names.prefixes = {"", "roberta."};
+});
+
+const TensorNames kDistilBertNames{
+    .prefixes = {"", "distilbert."},
+    .token_embedding = {"embeddings.word_embeddings"},
+    .position_embedding = "embeddings.position_embeddings",
+    .stack = {.layer = "transformer.layer.{}.",
+              .attention_norm = "sa_layer_norm",
+              .q = "attention.q_lin",
+              .k = "attention.k_lin",
+              .v = "attention.v_lin",
+              .out = "attention.out_lin",
+              .feed_forward_norm = "output_layer_norm",
+              .up = "ffn.lin1",
+              .down = "ffn.lin2",
+              .embedding_norm = "embeddings.LayerNorm"},
+};
+
+// {} is the number of the group.
+const TensorNames kAlbertNames{
+    .prefixes = {"", "albert."},
+    .token_embedding = {"embeddings.word_embeddings"},
+    .position_embedding = "embeddings.position_embeddings",
+    .token_type_embedding = "embeddings.token_type_embeddings",
+    .stack = {.layer = "encoder.albert_layer_groups.{}.albert_layers.0.",
+              .attention_norm = "attention.LayerNorm",
+              .q = "attention.query",
+              .k = "attention.key",
+              .v = "attention.value",
+              .out = "attention.dense",
+              .feed_forward_norm = "full_layer_layer_norm",
+              .up = "ffn",
+              .down = "ffn_output",
+              .embedding_norm = "embeddings.LayerNorm",
+              .embedding_projection = "encoder.embedding_hidden_mapping_in"},
+};
+
+const TensorNames kModernBertNames{
+    .prefixes = {"", "model."},
+    .token_embedding = {"embeddings.tok_embeddings"},
+    .fused = FusedLayout::concatenated,
+    .stack = {.layer = "layers.{}.",
+              .attention_norm = "attn_norm",
+              .out = "attn.Wo",
+              .fused_qkv = "attn.Wqkv",
+              .feed_forward_norm = "mlp_norm",
+              .down = "mlp.Wo",
+              .fused_gate_up = "mlp.Wi",
+              .embedding_norm = "embeddings.norm",
+              .final_norm = "final_norm"},
 };
 
 // gate is wi_0 and up wi_1 where the feed-forward is gated; up is wi where it is not.

@@ -4,10 +4,8 @@
 
 namespace rootdk {
 
-extern const TensorNames kGpt2Names, kBertNames, kLlamaNames, kGemma2Names, kGptOssNames, kGptNeoxNames, kBloomNames,
+extern const TensorNames kLlamaNames, kGemma2Names, kGemma3Names, kOlmo2Names, kPhi3Names, kMixtralNames, kGptOssNames,
+    kGpt2Names, kGptNeoxNames, kBloomNames, kBertNames, kRobertaNames, kDistilBertNames, kAlbertNames, kModernBertNames,
     kT5Names, kMarianNames, kOwnNames;
-// more_tensor_names.cpp
-extern const TensorNames kPhi3Names, kGemma3Names, kOlmo2Names, kMixtralNames, kRobertaNames, kDistilBertNames,
-    kAlbertNames, kModernBertNames;
 
 }  // namespace rootdk

@@ -1,5 +1,6 @@
 #include "models/train_settings.h"
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "models/json_fields.h"
@@ -27,6 +28,7 @@ void check_settings(const TrainSettings& settings) {
   require(settings.dropout >= 0 && settings.dropout < 1, "train: dropout ", settings.dropout, " is not in [0, 1)");
   require(settings.clip >= 0 && settings.qk_clip >= 0, "train: clip ", settings.clip, " and qk_clip ", settings.qk_clip,
           " must not be negative");
+  require(std::isfinite(settings.entropy_weight), "train: entropy weight ", settings.entropy_weight, " is not finite");
   require(settings.validation_share >= 0 && settings.validation_share < 1, "train: validation share ",
           settings.validation_share, " is not in [0, 1)");
   require(settings.adam.weight_decay >= 0, "train: weight decay ", settings.adam.weight_decay, " must not be negative");
@@ -64,6 +66,8 @@ std::string settings_json(const TrainSettings& settings) {
                         {"clip", settings.clip},
                         {"dropout", settings.dropout},
                         {"qk_clip", settings.qk_clip},
+                        {"entropy_weight", settings.entropy_weight},
+                        {"recompute", settings.recompute},
                         {"validation_share", settings.validation_share},
                         {"seed", settings.seed}}
       .dump();
@@ -99,6 +103,8 @@ TrainSettings parse_settings(std::string_view json_text, const std::string& wher
   settings.clip = fields.number({"clip"}, 1.0);
   settings.dropout = fields.number({"dropout"}, 0.0);
   settings.qk_clip = fields.number({"qk_clip"}, 0.0);
+  settings.entropy_weight = fields.number({"entropy_weight"}, 0.0);
+  settings.recompute = fields.boolean({"recompute"}, false);
   settings.validation_share = fields.number({"validation_share"}, settings.validation_share);
   settings.seed = static_cast<std::uint64_t>(fields.integer({"seed"}, 1));
   return settings;

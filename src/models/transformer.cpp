@@ -244,7 +244,16 @@ Value Transformer::run(Context& context, const Stack& stack, const StackConfig& 
       input.cross.fixed = fixed;
       input.cross.steps = call.steps;
     }
-    x = stack.blocks[layer](context, x, input);
+    const Block& block = stack.blocks[layer];
+    if (context.recompute && context.tape) {
+      x = recomputed(context, [&block, x, input](Context& inside) mutable {
+        Value y = block(inside, x, input);
+        input.self.capture = input.cross.capture = nullptr;  // seen once
+        return y;
+      });
+    } else {
+      x = block(context, x, input);
+    }
     if (!observer) continue;
     for (auto [capture, kind] : {std::pair(input.self.capture, call.kind), {input.cross.capture, StackKind::cross}}) {
       if (!capture) continue;

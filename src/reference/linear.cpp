@@ -37,14 +37,14 @@ void round_block(const float* x, std::int64_t count, double* rounded) {
 }
 
 // What the weights multiply: a row of x, rounded where they are integers.
-std::vector<double> activations(const LinearCall& call, std::int64_t row) {
-  const std::int64_t columns = call.weight.columns;
+std::vector<double> activations(const LinearCall& call, const WeightMatrix& weight, std::int64_t row) {
+  const std::int64_t columns = weight.columns;
   const float* x = call.x + row * columns;
   std::vector<double> numbers(x, x + columns);
-  if (call.weight.rounds_x) {
+  if (weight.rounds_x) {
     for (double& number : numbers) number = static_cast<float>(BFloat16(static_cast<float>(number)));
   }
-  if (!is_integer(call.weight.format)) return numbers;
+  if (!is_integer(weight.format)) return numbers;
   for (std::int64_t k = 0; k < columns; k += kWeightBlock) {
     round_block(x + k, std::min(kWeightBlock, columns - k), numbers.data() + k);
   }
@@ -52,13 +52,15 @@ std::vector<double> activations(const LinearCall& call, std::int64_t row) {
 }
 
 void run(const LinearCall& call) {
-  const WeightMatrix& w = call.weight;
-  for (std::int64_t r = 0; r < call.rows; ++r) {
-    const std::vector<double> x = activations(call, r);
-    for (std::int64_t o = 0; o < w.rows; ++o) {
-      double sum = call.bias ? call.bias[o] : 0.0;
-      for (std::int64_t i = 0; i < w.columns; ++i) sum += x[static_cast<std::size_t>(i)] * weight_at(w, o, i);
-      call.y[r * w.rows + o] = static_cast<float>(sum);
+  for (const LinearProduct& product : call.products) {
+    const WeightMatrix& w = product.weight;
+    for (std::int64_t r = 0; r < call.rows; ++r) {
+      const std::vector<double> x = activations(call, w, r);
+      for (std::int64_t o = 0; o < w.rows; ++o) {
+        double sum = product.bias ? product.bias[o] : 0.0;
+        for (std::int64_t i = 0; i < w.columns; ++i) sum += x[static_cast<std::size_t>(i)] * weight_at(w, o, i);
+        product.y[r * w.rows + o] = static_cast<float>(sum);
+      }
     }
   }
 }

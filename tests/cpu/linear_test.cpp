@@ -61,12 +61,11 @@ std::vector<float> product(const WeightMatrix& weight, std::span<const float> x,
                            std::string_view target, int threads = 2) {
   const std::int64_t rows = static_cast<std::int64_t>(x.size()) / weight.columns;
   std::vector<float> y(static_cast<std::size_t>(rows * weight.rows), NAN);
-  linear({.weight = weight,
-          .rows = rows,
-          .x = x.data(),
-          .bias = bias,
-          .y = y.data(),
-          .execution = {.target = target, .cpu = {.executor = &shared_executor(threads)}}});
+  const LinearProduct only{.weight = weight, .bias = bias, .y = y.data()};
+  multiply_weights({.products = {&only, 1},
+                    .rows = rows,
+                    .x = x.data(),
+                    .execution = {.target = target, .cpu = {.executor = &shared_executor(threads)}}});
   return y;
 }
 
@@ -129,7 +128,7 @@ TEST_P(LinearTarget, ARowDoesNotDependOnTheOthersOrOnThreads) {
     for (const std::int64_t columns : {std::int64_t{64}, std::int64_t{1120}}) {
       SCOPED_TRACE(testing::Message() << "format " << static_cast<int>(format) << " rounds x " << rounds_x
                                       << " columns " << columns);
-      const std::int64_t outs = 75, most = 33;
+      const std::int64_t outs = 75, most = 40;
       const Weights weights(format, outs, columns, 4, rounds_x);
       const std::vector<float> x = normal_numbers(most * columns, 5), bias = normal_numbers(outs, 6);
       std::vector<float> alone;
@@ -139,7 +138,7 @@ TEST_P(LinearTarget, ARowDoesNotDependOnTheOthersOrOnThreads) {
         const std::vector<float> y = product(weights.matrix, one, bias.data(), GetParam());
         alone.insert(alone.end(), y.begin(), y.end());
       }
-      for (const std::int64_t rows : {2, 3, 4, 5, 6, 7, 12, 33}) {
+      for (const std::int64_t rows : {2, 3, 4, 5, 6, 7, 8, 12, 13, 32, 40}) {
         for (const int threads : {1, 3}) {
           const std::vector<float> y =
               product(weights.matrix, std::span(x).first(static_cast<std::size_t>(rows * columns)), bias.data(),
@@ -180,6 +179,65 @@ TEST_P(LinearTarget, BlocksOfOddNumbers) {
   }
 }
 
+// Sums of huge numbers become finite again with the scales of the weights: only what is too large in the end is not.
+TEST_P(LinearTarget, IntegersOfHugeNumbersDoNotOverflowOnTheWay) {
+  for (const WeightFormat format : {WeightFormat::i8, WeightFormat::i4}) {
+    SCOPED_TRACE(static_cast<int>(format));
+    const std::int64_t outs = 21, columns = 1024;
+    for (const std::int64_t rows : {1, 7, 33}) {
+      Weights weights(format, outs, columns, 11);
+      for (float& scale : weights.row_scales) scale *= 1e-4f;
+      std::vector<float> x = normal_numbers(rows * columns, 12);
+      for (float& number : x) number *= 6e37f;
+      for (std::int64_t k = 0; k < columns; ++k) x[static_cast<std::size_t>(k)] *= 1e-38f;  // row 0 is ordinary
+      if (format == WeightFormat::i4) {  // its scales make outputs smaller by themselves
+        for (std::uint16_t& scale : weights.block_scales) {
+          scale = std::bit_cast<std::uint16_t>(BFloat16(1e-5f * static_cast<float>(std::bit_cast<BFloat16>(scale))));
+        }
+      }
+      const std::vector<float> expected = product(weights.matrix, x, nullptr, "reference");
+      const std::vector<float> found = product(weights.matrix, x, nullptr, GetParam());
+      for (std::int64_t i = 0; i < rows * outs; ++i) {
+        double size = 0;
+        for (std::int64_t k = 0; k < columns; ++k) {
+          size += std::abs(x[static_cast<std::size_t>(i / outs * columns + k)] *
+                           reference::weight_at(weights.matrix, i % outs, k));
+        }
+        ASSERT_TRUE(std::isfinite(expected[static_cast<std::size_t>(i)])) << i;
+        ASSERT_NEAR(found[static_cast<std::size_t>(i)], expected[static_cast<std::size_t>(i)], 1e-6 * size) << i;
+      }
+    }
+  }
+}
+
+TEST_P(LinearTarget, ProductsThatShareXGiveWhatEachGivesAlone) {
+  for (const auto& [format, rounds_x] : kKinds) {
+    for (const std::int64_t rows : {1, 4, 9, 33}) {
+      SCOPED_TRACE(testing::Message() << "format " << static_cast<int>(format) << " rounds x " << rounds_x << " rows "
+                                      << rows);
+      const std::int64_t columns = 352;
+      const Weights first(format, 150, columns, 13, rounds_x), second(format, 17, columns, 14, rounds_x),
+          third(format, 260, columns, 15, rounds_x);
+      const std::vector<float> x = normal_numbers(rows * columns, 16), bias = normal_numbers(17, 17);
+      std::vector<float> y[3];
+      std::vector<LinearProduct> products;
+      for (const Weights* weights : {&first, &second, &third}) {
+        std::vector<float>& mine = y[products.size()];
+        mine.assign(static_cast<std::size_t>(rows * weights->matrix.rows), NAN);
+        products.push_back({.weight = weights->matrix, .y = mine.data()});
+      }
+      products[1].bias = bias.data();
+      multiply_weights({.products = products,
+                        .rows = rows,
+                        .x = x.data(),
+                        .execution = {.target = GetParam(), .cpu = {.executor = &shared_executor(3)}}});
+      for (std::size_t i = 0; i < 3; ++i) {
+        EXPECT_EQ(y[i], product(products[i].weight, x, products[i].bias, GetParam())) << i;
+      }
+    }
+  }
+}
+
 // The integers of x lose at most half of 1/127 of the largest number of a block.
 TEST_P(LinearTarget, IntegersOfXAreNear) {
   const std::int64_t columns = 96, outs = 16;
@@ -206,7 +264,8 @@ TEST_P(LinearTarget, IntegersOfXAreNear) {
 TEST_P(LinearTarget, NoColumnsGiveTheBias) {
   const float bias[] = {1, 2, 3};
   float y[6] = {};
-  linear({.weight = {.rows = 3}, .rows = 2, .bias = bias, .y = y, .execution = {.target = GetParam()}});
+  const LinearProduct only{.weight = {.rows = 3}, .bias = bias, .y = y};
+  multiply_weights({.products = {&only, 1}, .rows = 2, .execution = {.target = GetParam()}});
   for (int i = 0; i < 6; ++i) EXPECT_EQ(y[i], bias[i % 3]);
 }
 

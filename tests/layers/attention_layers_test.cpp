@@ -64,6 +64,70 @@ TEST(MultiHeadAttention, GradientsOfEveryOption) {
   }
 }
 
+// With a gradient of the mean entropy, what comes back is that of entropy_gradient * mean entropy.
+TEST(MultiHeadAttention, GradientsOfTheEntropy) {
+  constexpr double kGradient = -3.0;
+  for (const bool seen : {false, true}) {  // whether somebody asks for the statistics, too
+    const MultiHeadAttention layer({.d_model = 8, .heads = 4, .kv_heads = 2, .head_dim = 3, .causal = true});
+    const Value x = random_value({2 * 5, 8}, 70);
+    const Parameters inputs = with_random_weights(x, layer, 71);
+    auto loss = [&] {
+      Context forward;
+      AttentionCapture capture{.want_stats = true};
+      layer(forward, x, {.batch = 2, .capture = &capture});
+      double sum = 0;
+      for (const float nats : capture.entropy.values<float>()) sum += nats;
+      return kGradient * sum / static_cast<double>(capture.entropy.elements());
+    };
+    Tape tape;
+    Context context{.tape = &tape, .entropy_gradient = kGradient};
+    AttentionCapture capture{.want_stats = true};
+    layer(context, x, {.batch = 2, .capture = seen ? &capture : nullptr})->grad();
+    tape.backward();
+    for (const Parameter& input : inputs) {
+      std::span<float> numbers = input.value->value().values<float>();
+      const std::span<const float> gradient = std::as_const(input.value->grad()).values<float>();
+      double largest = 0.05;
+      for (const float g : gradient) largest = std::max(largest, std::abs(static_cast<double>(g)));
+      for (std::size_t i = 0; i < numbers.size(); i += 5) {
+        const float kept = numbers[i];
+        numbers[i] = kept + 4e-3f;
+        const double above = loss(), high = numbers[i];
+        numbers[i] = kept - 4e-3f;
+        const double below = loss(), low = numbers[i];
+        numbers[i] = kept;
+        EXPECT_NEAR(gradient[i], (above - below) / (high - low), 5e-3 * largest) << input.name << "[" << i << "]";
+      }
+    }
+  }
+}
+
+// A block that is computed again gives the same bits, with dropout, and keeps one record.
+TEST(Block, RecomputedActivationsGiveTheSameBits) {
+  const Block block(
+      {.attention = {.d_model = 8, .heads = 2, .causal = true}, .feed_forward = {.d_model = 8, .d_ff = 12}});
+  const Value x = random_value({2 * 5, 8}, 72);
+  const Parameters inputs = with_random_weights(x, block, 73);
+  auto gradients = [&](bool recompute) {
+    for (const Parameter& input : inputs) input.value->drop_grad();
+    Tape tape;
+    Context context{.tape = &tape, .dropout = 0.3, .seed = 5};
+    auto body = [&block, x](Context& inside) { return block(inside, x, {.self = {.batch = 2}}); };
+    const Value first = recompute ? recomputed(context, body) : body(context);
+    EXPECT_EQ(tape.size() == 1, recompute);
+    const Value y = block(context, first, {.self = {.batch = 2}});  // its dropout goes on behind the first
+    std::vector<float> all(y->data(), y->data() + y->elements());
+    std::copy_n(all.begin(), all.size(), y->grad_data());
+    tape.backward();
+    for (const Parameter& input : inputs) {
+      const std::span<const float> gradient = std::as_const(input.value->grad()).values<float>();
+      all.insert(all.end(), gradient.begin(), gradient.end());
+    }
+    return all;
+  };
+  EXPECT_EQ(gradients(true), gradients(false));
+}
+
 TEST(MultiHeadAttention, CrossAttentionRelativeTableAndDropoutGradients) {
   const MultiHeadAttention layer({.d_model = 8, .heads = 2});
   const Value x = random_value({2 * 3, 8}, 32), source = random_value({2 * 4, 8}, 33);

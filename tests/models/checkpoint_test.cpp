@@ -14,6 +14,7 @@
 #include "models/tokenizer.h"
 #include "rootdk/error.h"
 #include "support/error_of.h"
+#include "support/temporary_folder.h"
 
 namespace rootdk {
 namespace {
@@ -32,21 +33,12 @@ Json config_of(const std::string& name) {
 
 TransformerConfig parse(const Json& json) { return parse_config(json.dump(), "config.json"); }
 
-class Folder {
+class ModelFolder : public test::TemporaryFolder {
  public:
-  Folder() {
-    char name[] = "/tmp/rootdk_checkpoint_test_XXXXXX";
-    path = mkdtemp(name);
-  }
-  ~Folder() { fs::remove_all(path); }
-  void write(const std::string& name, const std::string& text) const {
-    std::ofstream(path / name, std::ios::binary) << text;
-  }
   void write_config(const Json& json) const { write("config.json", json.dump()); }
   std::string load_error() const {
-    return error_of([&] { load_model(path); });
+    return error_of([&] { load_model(path()); });
   }
-  fs::path path;
 };
 
 // The tensors of a fixture, written again after `change`.
@@ -149,12 +141,12 @@ TEST(Config, ErrorsNameTheFieldItsValueAndWhatIsSupported) {
 }
 
 TEST(Checkpoint, ShardsGiveTheSameModelAsOneFile) {
-  const Folder folder;
+  const ModelFolder folder;
   folder.write_config(config_of("llama"));
   Json index = {{"metadata", Json::object()}, {"weight_map", Json::object()}};
   for (const int shard : {0, 1}) {
     const std::string file = "model-0000" + std::to_string(shard + 1) + "-of-00002.safetensors";
-    rewrite("llama", folder.path / file, [&](std::vector<NamedTensor>& tensors) {
+    rewrite("llama", folder / file, [&](std::vector<NamedTensor>& tensors) {
       std::vector<NamedTensor> kept;
       for (std::size_t i = 0; i < tensors.size(); ++i) {
         if (static_cast<int>(i % 2) != shard) continue;
@@ -165,7 +157,7 @@ TEST(Checkpoint, ShardsGiveTheSameModelAsOneFile) {
     });
   }
   folder.write("model.safetensors.index.json", index.dump());
-  EXPECT_EQ(logits_of(load_model(folder.path)), logits_of(load_model(fixture("llama"))));
+  EXPECT_EQ(logits_of(load_model(folder.path())), logits_of(load_model(fixture("llama"))));
 
   index["weight_map"]["model.norm.weight"] = "../llama/model.safetensors";
   folder.write("model.safetensors.index.json", index.dump());
@@ -178,16 +170,16 @@ TEST(Checkpoint, ShardsGiveTheSameModelAsOneFile) {
 TEST(Checkpoint, HalfPrecisionWeights) {
   const std::vector<float> exact = logits_of(load_model(fixture("gpt2")));
   for (const DType dtype : {DType::f16, DType::bf16}) {
-    const Folder folder;
+    const ModelFolder folder;
     folder.write_config(config_of("gpt2"));
     std::vector<Tensor> kept;
-    rewrite("gpt2", folder.path / "model.safetensors", [&](std::vector<NamedTensor>& tensors) {
+    rewrite("gpt2", folder / "model.safetensors", [&](std::vector<NamedTensor>& tensors) {
       for (NamedTensor& tensor : tensors) {
         kept.push_back(convert(tensor.view, dtype));
         tensor.view = std::as_const(kept.back());
       }
     });
-    const std::vector<float> rounded = logits_of(load_model(folder.path));
+    const std::vector<float> rounded = logits_of(load_model(folder.path()));
     const double tolerance = dtype == DType::f16 ? 0.02 : 0.15;
     for (std::size_t i = 0; i < exact.size(); ++i) ASSERT_NEAR(rounded[i], exact[i], tolerance);
     EXPECT_NE(rounded, exact);
@@ -195,29 +187,29 @@ TEST(Checkpoint, HalfPrecisionWeights) {
 }
 
 TEST(Checkpoint, BareModelsWithoutPrefixAreFound) {
-  const Folder folder;
+  const ModelFolder folder;
   folder.write_config(config_of("gpt2"));
-  rewrite("gpt2", folder.path / "model.safetensors", [](std::vector<NamedTensor>& tensors) {
+  rewrite("gpt2", folder / "model.safetensors", [](std::vector<NamedTensor>& tensors) {
     for (NamedTensor& tensor : tensors) tensor.name.erase(0, std::string("transformer.").size());
   });
-  EXPECT_EQ(logits_of(load_model(folder.path)), logits_of(load_model(fixture("gpt2"))));
+  EXPECT_EQ(logits_of(load_model(folder.path())), logits_of(load_model(fixture("gpt2"))));
 }
 
 TEST(Checkpoint, BrokenOnesAreRefusedBeforeAnythingIsRead) {
-  const Folder folder;
+  const ModelFolder folder;
   EXPECT_THAT(folder.load_error(), HasSubstr("config.json"));
   folder.write_config(config_of("llama"));
   EXPECT_THAT(folder.load_error(), HasSubstr("neither model.safetensors nor"));
-  rewrite("llama", folder.path / "model.safetensors",
+  rewrite("llama", folder / "model.safetensors",
           [](std::vector<NamedTensor>& tensors) { tensors.erase(tensors.begin()); });
   EXPECT_THAT(folder.load_error(), HasSubstr(" is missing; expected ["));
-  rewrite("llama", folder.path / "model.safetensors");
+  rewrite("llama", folder / "model.safetensors");
   Json json = config_of("llama");
   json["intermediate_size"] = 2000000000;  // would be terabytes: refused by its shape
   folder.write_config(json);
   EXPECT_THAT(folder.load_error(), HasSubstr("has shape [64, 112], but the config asks for [64, 2000000000]"));
   folder.write_config(config_of("llama"));
-  fs::resize_file(folder.path / "model.safetensors", fs::file_size(folder.path / "model.safetensors") - 100);
+  fs::resize_file(folder / "model.safetensors", fs::file_size(folder / "model.safetensors") - 100);
   EXPECT_NE(folder.load_error(), "no error");
   folder.write("model.safetensors", std::string("\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x7F{}", 10));
   EXPECT_NE(folder.load_error(), "no error");
@@ -258,13 +250,13 @@ TEST(Checkpoint, StoriesModelTellsItsStory) {
 }
 
 TEST(Generate, DynamicRopeGivesTheSameTokensWithACacheAndWithoutOne) {
-  const Folder folder;
+  const ModelFolder folder;
   Json json = config_of("llama");
   json["max_position_embeddings"] = 8;
   json["rope_parameters"] = {{"rope_type", "dynamic"}, {"rope_theta", 10000.0}, {"factor", 2.0}};
   folder.write_config(json);
-  rewrite("llama", folder.path / "model.safetensors");
-  const Transformer model = load_model(folder.path);
+  rewrite("llama", folder / "model.safetensors");
+  const Transformer model = load_model(folder.path());
   const std::vector<std::int32_t> prompt = {5, 9, 3, 20};
   const auto cached = generate(model, prompt, {.max_new = 30, .cache = true}).ids;
   EXPECT_EQ(cached, generate(model, prompt, {.max_new = 30, .cache = false}).ids);

@@ -11,6 +11,7 @@
 
 #include "models/train_tokenizer.h"
 #include "support/error_of.h"
+#include "support/temporary_folder.h"
 
 namespace rootdk {
 namespace {
@@ -65,16 +66,14 @@ TEST(Embed, CutsWhatIsTooLongAndRefusesDecoders) {
 }
 
 TEST(Embed, ReadsHowAFolderPools) {
-  char name[] = "/tmp/rootdk_embed_test_XXXXXX";
-  const std::filesystem::path folder = mkdtemp(name);
-  EXPECT_EQ(stored_pooling(folder), Pooling::mean);
+  const test::TemporaryFolder folder;
+  EXPECT_EQ(stored_pooling(folder.path()), Pooling::mean);
   std::filesystem::create_directory(folder / "1_Pooling");
-  auto write = [&](const std::string& text) { std::ofstream(folder / "1_Pooling" / "config.json") << text; };
+  auto write = [&](const std::string& text) { folder.write("1_Pooling/config.json", text); };
   write(R"({"word_embedding_dimension": 384, "pooling_mode_cls_token": true, "pooling_mode_mean_tokens": false})");
-  EXPECT_EQ(stored_pooling(folder), Pooling::first_token);
+  EXPECT_EQ(stored_pooling(folder.path()), Pooling::first_token);
   write(R"({"pooling_mode_max_tokens": true})");
-  EXPECT_THAT(error_of([&] { stored_pooling(folder); }), HasSubstr("pooling_mode_max_tokens is not supported"));
-  std::filesystem::remove_all(folder);
+  EXPECT_THAT(error_of([&] { stored_pooling(folder.path()); }), HasSubstr("pooling_mode_max_tokens is not supported"));
 }
 
 }  // namespace

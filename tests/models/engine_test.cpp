@@ -10,6 +10,7 @@
 #include "models/checkpoint.h"
 #include "models/generate.h"
 #include "rootdk/error.h"
+#include "support/temporary_folder.h"
 
 namespace rootdk {
 namespace {
@@ -39,11 +40,9 @@ double largest_difference(const std::vector<float>& a, const std::vector<float>&
 }
 
 // A fixture's folder with its weights in another type, or rounded to it and stored in f32.
-class Rewritten {
+class Rewritten : public test::TemporaryFolder {
  public:
   Rewritten(const std::string& name, DType rounded, DType stored) {
-    char folder[] = "/tmp/rootdk_engine_test_XXXXXX";
-    path = mkdtemp(folder);
     const SafetensorsFile file = SafetensorsFile::open(fixture(name) / "model.safetensors");
     std::vector<Tensor> kept;
     std::vector<NamedTensor> tensors;
@@ -51,12 +50,9 @@ class Rewritten {
       kept.push_back(convert(convert(file.tensor(tensor), rounded), stored));
       tensors.push_back({tensor, std::as_const(kept.back())});
     }
-    write_safetensors(path / "model.safetensors", tensors);
-    fs::copy_file(fixture(name) / "config.json", path / "config.json");
+    write_safetensors(path() / "model.safetensors", tensors);
+    fs::copy_file(fixture(name) / "config.json", path() / "config.json");
   }
-  Rewritten(const Rewritten&) = delete;
-  ~Rewritten() { fs::remove_all(path); }
-  fs::path path;
 };
 
 class Decoder : public ::testing::TestWithParam<std::string> {
@@ -166,8 +162,8 @@ TEST(StoredWeights, HalfPrecisionIsExact) {
   for (const char* name : {"llama", "gpt2", "gpt_neox", "gpt_oss"}) {
     for (const DType type : {DType::bf16, DType::f16}) {
       const Rewritten narrow(name, type, type), wide(name, type, DType::f32);
-      EXPECT_EQ(logits_of(load_model(narrow.path)), logits_of(load_model(wide.path))) << name;
-      EXPECT_EQ(load_model(narrow.path).config().stored_type, type);
+      EXPECT_EQ(logits_of(load_model(narrow.path())), logits_of(load_model(wide.path()))) << name;
+      EXPECT_EQ(load_model(narrow.path()).config().stored_type, type);
     }
   }
 }
@@ -175,8 +171,8 @@ TEST(StoredWeights, HalfPrecisionIsExact) {
 // Activations that are rounded to bf16 are near, and a token's logits still do not depend on the others.
 TEST(StoredWeights, RoundedActivationsAreNear) {
   const Rewritten narrow("llama", DType::bf16, DType::bf16);
-  const std::vector<float> exact = logits_of(load_model(narrow.path));
-  const Transformer model = load_model(narrow.path, {.activations = DType::bf16});
+  const std::vector<float> exact = logits_of(load_model(narrow.path()));
+  const Transformer model = load_model(narrow.path(), {.activations = DType::bf16});
   const std::vector<float> rounded = logits_of(model);
   double size = 0;
   for (const float x : exact) size = std::max(size, std::abs(double{x}));
@@ -188,7 +184,7 @@ TEST(StoredWeights, RoundedActivationsAreNear) {
   both.insert(both.end(), other.begin(), other.end());
   const std::vector<float> in_a_batch = numbers(model.forward(context, {.batch = 2, .ids = both}).output);
   EXPECT_TRUE(std::equal(rounded.begin(), rounded.end(), in_a_batch.begin()));
-  EXPECT_THROW(load_model(narrow.path, {.activations = DType::f16}), Error);
+  EXPECT_THROW(load_model(narrow.path(), {.activations = DType::f16}), Error);
 }
 
 TEST(StoredWeights, IntegersAreNearTheirWeights) {

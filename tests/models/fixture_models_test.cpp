@@ -9,6 +9,7 @@
 
 #include "models/checkpoint.h"
 #include "models/generate.h"
+#include "support/temporary_folder.h"
 
 namespace rootdk {
 namespace {
@@ -132,8 +133,7 @@ INSTANTIATE_TEST_SUITE_P(All, FixtureModel,
 
 // A checkpoint may leave out its tables of sinusoidal positions: they are computed, and equal to the stored ones.
 TEST(MarianPositions, ComputedTablesGiveWhatStoredOnesGive) {
-  char name[] = "/tmp/rootdk_fixture_models_test_XXXXXX";
-  const std::filesystem::path folder = mkdtemp(name);
+  const test::TemporaryFolder folder;
   const SafetensorsFile weights = SafetensorsFile::open(folder_of("marian") / "model.safetensors");
   std::vector<NamedTensor> kept;
   for (const std::string& tensor : weights.names()) {
@@ -144,8 +144,7 @@ TEST(MarianPositions, ComputedTablesGiveWhatStoredOnesGive) {
   for (const char* file : {"config.json", "generation_config.json"}) {
     std::filesystem::copy_file(folder_of("marian") / file, folder / file);
   }
-  const Transformer stored = load_model(folder_of("marian")), computed = load_model(folder);
-  std::filesystem::remove_all(folder);
+  const Transformer stored = load_model(folder_of("marian")), computed = load_model(folder.path());
   EXPECT_EQ(stored.config().stack.stored_positions, 64);
   EXPECT_EQ(computed.config().stack.stored_positions, 0);
 

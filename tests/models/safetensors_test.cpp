@@ -13,6 +13,7 @@
 #include "models/safetensors_cases.h"
 #include "rootdk/error.h"
 #include "support/error_of.h"
+#include "support/temporary_folder.h"
 
 namespace rootdk {
 namespace {
@@ -35,27 +36,16 @@ std::string good_file(std::string_view name) {
   return {};
 }
 
-// A folder of its own that is gone after the test.
 class SafetensorsFolder : public testing::Test {
  protected:
-  SafetensorsFolder() {
-    std::string pattern = (fs::temp_directory_path() / "rootdk-safetensors-XXXXXX").string();
-    folder_ = ::mkdtemp(pattern.data());
-  }
-  ~SafetensorsFolder() override { fs::remove_all(folder_); }
-
-  std::vector<std::string> files() const {
-    std::vector<std::string> result;
-    for (const auto& entry : fs::directory_iterator(folder_)) result.push_back(entry.path().filename());
-    return result;
-  }
+  std::vector<std::string> files() const { return folder_.files(); }
 
   static std::string content(const fs::path& path) {
     std::ifstream file(path, std::ios::binary);
     return {std::istreambuf_iterator<char>(file), {}};
   }
 
-  fs::path folder_;
+  const test::TemporaryFolder folder_;
 };
 
 class BadSafetensors : public testing::TestWithParam<BadFile> {};
@@ -206,12 +196,12 @@ TEST_F(SafetensorsFolder, ReplacesOnlyRegularFiles) {
   Tensor x(DType::f32, {1});
   const std::vector<NamedTensor> tensors{{"x", x}};
   EXPECT_THAT(error_of([&] { write_safetensors(folder_ / "absent" / "x", tensors); }), HasSubstr("No such file"));
-  EXPECT_THAT(error_of([&] { write_safetensors(folder_, tensors); }), HasSubstr("not a regular file"));
+  EXPECT_THAT(error_of([&] { write_safetensors(folder_.path(), tensors); }), HasSubstr("not a regular file"));
   EXPECT_THAT(error_of([&] { write_safetensors("/dev/null", tensors); }), HasSubstr("not a regular file"));
   EXPECT_TRUE(fs::is_character_file("/dev/null"));
   ASSERT_EQ(::mkfifo((folder_ / "pipe").c_str(), 0600), 0);
   EXPECT_THAT(error_of([&] { SafetensorsFile::open(folder_ / "pipe"); }), HasSubstr("not a regular file"));
-  EXPECT_THAT(error_of([&] { SafetensorsFile::open(folder_); }), HasSubstr("not a regular file"));
+  EXPECT_THAT(error_of([&] { SafetensorsFile::open(folder_.path()); }), HasSubstr("not a regular file"));
   EXPECT_THAT(error_of([&] { SafetensorsFile::open(folder_ / "none"); }), HasSubstr("none: No such file"));
 }
 

@@ -13,6 +13,7 @@
 #include "models/zip_writer.h"
 #include "rootdk/error.h"
 #include "support/error_of.h"
+#include "support/temporary_folder.h"
 
 namespace rootdk {
 namespace {
@@ -87,15 +88,13 @@ TEST(TorchFile, ModelsAreReadFromIt) {
                          std::string(view.as<char>(), static_cast<std::size_t>(view.elements()) * sizeof(float)));
   }
   members[0].second = pickle(items);
-  char name[] = "/tmp/rootdk_torch_file_test_XXXXXX";
-  const std::filesystem::path folder = mkdtemp(name);
-  std::ofstream(folder / "pytorch_model.bin", std::ios::binary) << zip(members);
+  const test::TemporaryFolder folder;
+  folder.write("pytorch_model.bin", zip(members));
   std::filesystem::copy_file(fixture / "config.json", folder / "config.json");
   Context context;
   const ModelInput input{.ids = {1, 5, 9, 2}};
-  const Value found = load_model(folder).forward(context, input).output;
+  const Value found = load_model(folder.path()).forward(context, input).output;
   const Value expected = load_model(fixture).forward(context, input).output;
-  std::filesystem::remove_all(folder);
   EXPECT_EQ(std::memcmp(found->data(), expected->data(), expected->value().bytes()), 0);
 }
 

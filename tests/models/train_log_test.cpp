@@ -11,19 +11,10 @@
 #include <sstream>
 
 #include "core/check.h"
+#include "support/temporary_folder.h"
 
 namespace rootdk {
 namespace {
-
-class Folder {
- public:
-  Folder() {
-    char name[] = "/tmp/rootdk_train_log_test_XXXXXX";
-    path = mkdtemp(name);
-  }
-  ~Folder() { std::filesystem::remove_all(path); }
-  std::filesystem::path path;
-};
 
 std::string content(const std::filesystem::path& file) {
   std::ifstream in(file, std::ios::binary);
@@ -37,8 +28,8 @@ LogEntry entry(std::int64_t step, double loss, double validation = NAN) {
 }
 
 TEST(TrainLog, LinesOfJson) {
-  const Folder folder;
-  const std::filesystem::path file = folder.path / "log.jsonl";
+  const test::TemporaryFolder folder;
+  const std::filesystem::path file = folder / "log.jsonl";
   json_log(file, 0)->add(entry(10, 2.5, 3.25));
   json_log(file, 10)->add(entry(20, 2.25));
   EXPECT_EQ(content(file), "{\"step\":10,\"loss\":2.5,\"validation_loss\":3.25}\n{\"step\":20,\"loss\":2.25}\n");
@@ -49,8 +40,8 @@ TEST(TrainLog, LinesOfJson) {
 }
 
 TEST(TrainLog, Csv) {
-  const Folder folder;
-  const std::filesystem::path file = folder.path / "log.csv";
+  const test::TemporaryFolder folder;
+  const std::filesystem::path file = folder / "log.csv";
   csv_log(file, 0)->add(entry(10, 2.5, 3.25));
   csv_log(file, 10)->add(entry(20, 2.25));
   EXPECT_EQ(content(file), "step,loss,validation_loss\n10,2.5,3.25\n20,2.25,\n");
@@ -59,13 +50,13 @@ TEST(TrainLog, Csv) {
 }
 
 TEST(TrainLog, OtherFilesAreLeftAlone) {
-  const Folder folder;
-  const std::filesystem::path file = folder.path / "notes.txt";
+  const test::TemporaryFolder folder;
+  const std::filesystem::path file = folder / "notes.txt";
   std::ofstream(file) << "[1, 2]\n";
   EXPECT_THROW(json_log(file, 0), Error);
   EXPECT_THROW(csv_log(file, 0), Error);
   EXPECT_EQ(content(file), "[1, 2]\n");
-  EXPECT_THROW(json_log(folder.path / "absent" / "log", 0), Error);
+  EXPECT_THROW(json_log(folder / "absent" / "log", 0), Error);
 }
 
 // The check value of CRC-32C, and the mask: a rotation by 15 bits and a constant.
@@ -75,10 +66,10 @@ TEST(TrainLog, Checksum) {
 }
 
 TEST(TrainLog, EventsOfTensorBoard) {
-  const Folder folder;
-  tensorboard_log(folder.path / "run", 0)->add(entry(300, 2.5));
+  const test::TemporaryFolder folder;
+  tensorboard_log(folder / "run", 0)->add(entry(300, 2.5));
   std::string bytes;
-  for (const auto& file : std::filesystem::directory_iterator(folder.path / "run")) {
+  for (const auto& file : std::filesystem::directory_iterator(folder / "run")) {
     EXPECT_NE(file.path().string().find("tfevents"), std::string::npos);
     bytes = content(file.path());
   }

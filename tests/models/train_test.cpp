@@ -8,12 +8,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <cstring>
 
 #include "models/checkpoint.h"
 #include "models/generate.h"
 #include "models/tokenizer.h"
 #include "support/error_of.h"
+#include "support/temporary_folder.h"
 
 namespace rootdk {
 namespace {
@@ -34,16 +36,6 @@ TrainSettings small_settings() {
   settings.validation_share = 0;
   return settings;
 }
-
-class Folder {
- public:
-  Folder() {
-    char name[] = "/tmp/rootdk_train_test_XXXXXX";
-    path = mkdtemp(name);
-  }
-  ~Folder() { std::filesystem::remove_all(path); }
-  std::filesystem::path path;
-};
 
 bool same_parameters(const Transformer& a, const Transformer& b) {
   const Parameters first = a.parameters(), second = b.parameters();
@@ -66,10 +58,10 @@ TEST(Train, TwoLayersOverfitASmallTextAndGenerateIt) {
   EXPECT_GT(report.entropy[0], 0.0);
 
   // Through the files, in half precision, and back into text.
-  const Folder folder;
-  trainer.save_model(folder.path, DType::f16);
-  const Transformer model = load_model(folder.path);
-  const Tokenizer tokenizer = Tokenizer::load(folder.path);
+  const test::TemporaryFolder folder;
+  trainer.save_model(folder.path(), DType::f16);
+  const Transformer model = load_model(folder.path());
+  const Tokenizer tokenizer = Tokenizer::load(folder.path());
   const Generation generation = generate(model, tokenizer.encode("The quick brown"), {.max_new = 15});
   EXPECT_EQ(tokenizer.decode(generation.ids), "The quick brown fox jumps over");
 }
@@ -102,6 +94,38 @@ TEST(Train, BitIdenticalForAnyNumberOfThreads) {
   EXPECT_TRUE(same_parameters(one.model(), three.model()));
 }
 
+TEST(Train, RecomputedActivationsChangeNoBit) {
+  TrainSettings settings = small_settings();
+  settings.dropout = 0.1;
+  settings.qk_clip = 3.0;
+  settings.entropy_weight = 0.1;
+  Trainer kept(settings, kText);
+  settings.recompute = true;
+  Trainer again(settings, kText);
+  for (int i = 0; i < 4; ++i) {
+    const StepReport a = kept.step(true), b = again.step(true);
+    EXPECT_EQ(a.loss, b.loss);
+    EXPECT_EQ(a.gradient_norm, b.gradient_norm);
+    EXPECT_EQ(a.max_logit, b.max_logit);
+    EXPECT_EQ(a.entropy, b.entropy);
+  }
+  EXPECT_TRUE(same_parameters(kept.model(), again.model()));
+}
+
+TEST(Train, EntropyWeightFlattensOrSharpensAttention) {
+  auto entropy_after = [](double weight) {
+    TrainSettings settings = small_settings();
+    settings.entropy_weight = weight;
+    Trainer trainer(settings, kText);
+    StepReport report;
+    for (int i = 0; i < 40; ++i) report = trainer.step(i == 39);
+    return report.entropy[0] + report.entropy[1];
+  };
+  const double plain = entropy_after(0.0);
+  EXPECT_GT(entropy_after(2.0), plain + 0.1);
+  EXPECT_LT(entropy_after(-2.0), plain - 0.1);
+}
+
 TEST(Train, EveryPositionEncodingAndScaleLearns) {
   for (const char* position : {"sinusoidal", "learned", "rope", "alibi", "none"}) {
     for (const char* scale : {"none", "1/d", "1/sqrt(d)"}) {
@@ -120,29 +144,32 @@ TEST(Train, EveryPositionEncodingAndScaleLearns) {
 }
 
 TEST(Train, ResumesBitIdentically) {
-  const Folder folder;
+  const test::TemporaryFolder folder;
   TrainSettings settings = small_settings();
   settings.dropout = 0.1;
   settings.accumulate = 2;
   settings.qk_clip = 3.0;
+  settings.entropy_weight = 0.2;
+  settings.recompute = true;
   Trainer straight(settings, kText);
   for (int i = 0; i < 6; ++i) straight.step(false);
   {
     Trainer first(settings, kText);
     for (int i = 0; i < 3; ++i) first.step(false);
-    first.save_state(folder.path);
+    first.save_state(folder.path());
   }
-  Trainer second = Trainer::resume(folder.path, kText);
+  Trainer second = Trainer::resume(folder.path(), kText);
   EXPECT_EQ(second.steps_done(), 3);
   for (int i = 0; i < 3; ++i) second.step(false);
   EXPECT_TRUE(same_parameters(straight.model(), second.model()));
-  EXPECT_THROW(Trainer::resume(folder.path, "another text, which is not the one that the training began with"), Error);
-  EXPECT_THROW(Trainer::resume(folder.path / "nowhere", kText), Error);
+  EXPECT_THROW(Trainer::resume(folder.path(), "another text, which is not the one that the training began with"),
+               Error);
+  EXPECT_THROW(Trainer::resume(folder / "nowhere", kText), Error);
 }
 
 // A process that saves after every step is killed at some moment; what it leaves can be resumed to the same end.
 TEST(Train, SurvivesBeingKilled) {
-  const Folder folder;
+  const test::TemporaryFolder folder;
   for (const useconds_t delay : {30000u, 90000u}) {
     const pid_t child = fork();
     ASSERT_GE(child, 0);
@@ -150,15 +177,15 @@ TEST(Train, SurvivesBeingKilled) {
       Trainer trainer(small_settings(), kText, &shared_executor(1));
       while (true) {
         trainer.step(false);
-        trainer.save_state(folder.path);
+        trainer.save_state(folder.path());
       }
     }
-    while (!std::filesystem::exists(folder.path / "training.safetensors")) usleep(1000);
+    while (!std::filesystem::exists(folder / "training.safetensors")) usleep(1000);
     usleep(delay);
     kill(child, SIGKILL);
     int status = 0;
     waitpid(child, &status, 0);
-    Trainer resumed = Trainer::resume(folder.path, kText, &shared_executor(1));
+    Trainer resumed = Trainer::resume(folder.path(), kText, &shared_executor(1));
     const std::int64_t at = resumed.steps_done();
     ASSERT_GE(at, 1);
     Trainer straight(small_settings(), kText, &shared_executor(1));
@@ -181,6 +208,7 @@ TEST(Train, RefusesSettingsThatCannotWork) {
             "language model: rope needs an even head_dim, and d_model 32 / heads 32 is 1");
   EXPECT_EQ(message([](TrainSettings& s) { s.accumulate = 3; }), "train: batch 4 cannot be cut into 3 equal parts");
   EXPECT_EQ(message([](TrainSettings& s) { s.accumulate = 0; }), "train: batch 4 cannot be cut into 0 equal parts");
+  EXPECT_EQ(message([](TrainSettings& s) { s.entropy_weight = NAN; }), "train: entropy weight nan is not finite");
   EXPECT_THAT(message([](TrainSettings& s) { s.tokenizer = "word"; }), HasSubstr("word"));
   EXPECT_THAT(message([](TrainSettings&) {}, "\xFF not UTF-8"), HasSubstr("UTF-8"));
 }

@@ -241,20 +241,6 @@ TEST(Lab, MeasuresAClaimOnce) {
   EXPECT_EQ(json::parse(run.out).size(), 1U);
 }
 
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    char name[] = "/tmp/rootdk_tools_models_test_XXXXXX";
-    path = mkdtemp(name);
-  }
-  ~TemporaryFolder() { std::filesystem::remove_all(path); }
-  std::string write(const std::string& name, const std::string& text) const {
-    std::ofstream(path / name) << text;
-    return path / name;
-  }
-  std::filesystem::path path;
-};
-
 std::vector<json> json_lines(const std::string& text) {
   std::vector<json> lines;
   std::istringstream stream(text);
@@ -263,7 +249,7 @@ std::vector<json> json_lines(const std::string& text) {
 }
 
 TEST(Generate, ManyPromptsGiveWhatEachGivesAlone) {
-  const TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   const std::string prompts = folder.write("prompts.jsonl",
                                            "{\"ids\": [3, 1, 4]}\n\n{\"ids\": [9], \"max_new\": 5, \"temperature\": 1, "
                                            "\"seed\": 3}\n{\"ids\": [2, 7, 1, 8], \"max_new\": 0}\n");
@@ -279,7 +265,7 @@ TEST(Generate, ManyPromptsGiveWhatEachGivesAlone) {
 }
 
 TEST(Generate, NamesTheLineOfABadPrompt) {
-  const TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   for (const auto& [line, message] : {std::pair("{\"ids\": [1], \"wide\": 1}", "the field wide is unknown"),
                                       {"{\"ids\": [1]", "is not a line of JSON"},
                                       {"{\"ids\": [1], \"prompt\": \"x\"}", "give either prompt or ids"},
@@ -306,9 +292,9 @@ TEST(Generate, TypesOfCacheAndWeightsDraftsAndBeams) {
 }
 
 TEST(Quantize, ItsFolderGivesWhatQuantisingOnLoadGives) {
-  const TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   for (const std::string weights : {"int8", "int4"}) {
-    const std::string out = folder.path / weights;
+    const std::string out = folder / weights;
     const auto run = run_rootdk({"quantize", kModels + "llama", "--out", out, "--weights", weights});
     ASSERT_EQ(run.exit_code, 0) << run.err;
     const auto stored = run_rootdk({"generate", out, "--ids", "3,1,4", "--max-new", "12", "--json"});
@@ -321,7 +307,7 @@ TEST(Quantize, ItsFolderGivesWhatQuantisingOnLoadGives) {
 }
 
 TEST(Embed, RefusesModelsThatGiveLogits) {
-  const TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   const std::string text = folder.write("lines.txt", "ROMEO\nJULIET\n");
   const auto run = run_rootdk({"embed", "builtin", "--text", text});
   EXPECT_EQ(run.exit_code, 1);

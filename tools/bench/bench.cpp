@@ -214,6 +214,7 @@ void add_bench_command(Command& program) {
   add_attention_bench(*bench, "decode", "New tokens over a KV cache: bytes a second",
                       {.decode = true, .batch = 16, .heads = 32, .kv_heads = 8, .len = 1, .kv_len = 8192});
   add_model_bench(*bench);
+  add_generate_bench(*bench);
   add_distributed_bench(*bench);
   add_linear_bench(*bench);
 }

@@ -49,9 +49,9 @@ struct BenchResult {
 BenchResult run_attention_bench(const BenchCase& bench);
 nlohmann::ordered_json to_json(const BenchCase& bench, const BenchResult& result);
 
-// Adds `bench model` and `bench linear` to the verb.
+// Add a subcommand each.
 void add_model_bench(Command& bench);
-// Adds `bench distributed`.
+void add_generate_bench(Command& bench);
 void add_distributed_bench(Command& bench);
 void add_linear_bench(Command& bench);
 

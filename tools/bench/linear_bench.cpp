@@ -55,11 +55,11 @@ class LinearProblem {
 
   void run() {
     for (const auto& matrix : matrices_) {
-      linear({.weight = matrix->matrix,
-              .rows = bench_.rows,
-              .x = x_.data(),
-              .y = y_.data(),
-              .execution = {.target = bench_.target, .cpu = {.executor = &shared_executor(bench_.threads)}}});
+      const LinearProduct product{.weight = matrix->matrix, .y = y_.data()};
+      multiply_weights({.products = {&product, 1},
+                        .rows = bench_.rows,
+                        .x = x_.data(),
+                        .execution = {.target = bench_.target, .cpu = {.executor = &shared_executor(bench_.threads)}}});
     }
   }
   double products() const { return static_cast<double>(matrices_.size()); }

@@ -5,40 +5,38 @@
 
 #include "cpu/kernel/linear_integers.h"
 #include "cpu/kernel/linear_weights.h"
+#include "cpu/kernel/row_tiles.h"
 
 namespace rootdk::cpu {
 namespace {
 
-// Sums over the lanes of `count` vectors, at most kWidth of them; the tree is the same for each.
 template <class Target>
 concept SumsRowsTogether = requires(const float (&rows)[kWidth][kWidth]) {
   Target::reduce_rows(rows, 1, Target::add);
 };
-template <class Target>
-inline void lane_sums(const Vec* vectors, int count, float* sums) {
+
+// Outputs [out, out + count) of one row from their accumulators: the sum over the lanes of each, by the same tree.
+template <class Target, class Block>
+inline void finish_vector(const Block& block, int row, int out, int count, const Vec* accumulators) {
+  float* y = block.y + row * block.y_stride + out;
   if constexpr (SumsRowsTogether<Target>) {
-    alignas(64) float rows[kWidth][kWidth];
-    for (int i = 0; i < count; ++i) Target::store(rows[i], vectors[i]);
-    const Vec all = Target::reduce_rows(rows, count, [](Vec a, Vec b) { return Target::add(a, b); });
-    Target::store_first(sums, all, count);
+    Vec sums = Target::reduce_rows(*reinterpret_cast<const float(*)[kWidth][kWidth]>(accumulators), count,
+                                   [](Vec a, Vec b) { return Target::add(a, b); });
+    if (block.bias) sums = Target::add(sums, Target::load_first(block.bias + out, count));
+    if (count == kWidth) return Target::store(y, sums);
+    Target::store_first(y, sums, count);
   } else {
-    for (int i = 0; i < count; ++i) sums[i] = Target::reduce_add(vectors[i]);
+    for (int i = 0; i < count; ++i) {
+      y[i] = Target::reduce_add(accumulators[i]);
+      if (block.bias) y[i] += block.bias[out + i];
+    }
   }
 }
 
-// Outputs [out, out + count) of one row from their accumulators.
 template <class Block>
 inline void finish_row(const Block& block, int row, int out, int count, const Vec* accumulators) {
-  float sums[kWidth];
   for (int done = 0; done < count; done += kWidth) {
-    const int some = smaller(kWidth, count - done);
-    lane_sums<Simd>(accumulators + done, some, sums);
-    for (int i = 0; i < some; ++i) {
-      const int o = out + done + i;
-      float y = sums[i];
-      if (block.bias) y += block.bias[o];
-      block.y[row * block.y_stride + o] = y;
-    }
+    finish_vector<Simd>(block, row, out + done, smaller(kWidth, count - done), accumulators + done);
   }
 }
 
@@ -98,18 +96,21 @@ inline void direct_block(const LinearBlock& block) {
 // wait in memory for the next chunk.
 constexpr int kTileRows = Simd::kPanelVectors == 4 ? 6 : 3;
 constexpr int kTileOuts = 4;
+constexpr int kPanelOuts = 16;
 constexpr int64_t kChunkColumns = 2048;
 
 inline int64_t padded_columns(int64_t columns) { return (columns + kWidth - 1) / kWidth * kWidth; }
 
 template <int kRows>
-inline void panel_tile(const float* x, int64_t x_stride, const float* w, int64_t columns, Vec (*waiting)[kPanelOuts]) {
+inline void panel_tile(const float* x, int64_t x_stride, const float* w, int64_t columns, Vec (*waiting)[kPanelOuts],
+                       Ahead& ahead) {
   Vec sums[kRows][kTileOuts];
   for (int r = 0; r < kRows; ++r) {
     for (int o = 0; o < kTileOuts; ++o) sums[r][o] = waiting[r][o];
   }
   int64_t k = 0;
   for (; k + kWidth <= columns; k += kWidth, w += kTileOuts * kWidth) {
+    ahead.fetch();
     Vec weights[kTileOuts];
     for (int o = 0; o < kTileOuts; ++o) weights[o] = Simd::load(w + o * kWidth);
     for (int r = 0; r < kRows; ++r) {
@@ -129,7 +130,7 @@ inline void panel_tile(const float* x, int64_t x_stride, const float* w, int64_t
 }
 
 template <int kRows>
-inline void panel_rows(const LinearBlock& block, const float* panel, int row) {
+inline void panel_rows(const LinearBlock& block, const float* panel, int row, Ahead& ahead) {
   Vec waiting[kRows][kPanelOuts];
   for (int r = 0; r < kRows; ++r) {
     for (int o = 0; o < kPanelOuts; ++o) waiting[r][o] = Simd::zero();
@@ -140,7 +141,7 @@ inline void panel_rows(const LinearBlock& block, const float* panel, int row) {
     const int64_t here = columns - k < kChunkColumns ? columns - k : kChunkColumns;
     for (int o = 0; o < block.outs; o += kTileOuts) {
       panel_tile<kRows>(x + k, columns, panel + o * stride + k * kTileOuts, here,
-                        reinterpret_cast<Vec(*)[kPanelOuts]>(&waiting[0][o]));
+                        reinterpret_cast<Vec(*)[kPanelOuts]>(&waiting[0][o]), ahead);
     }
   }
   for (int r = 0; r < kRows; ++r) finish_row(block, row + r, 0, block.outs, waiting[r]);
@@ -168,11 +169,21 @@ inline void widen_panel(const LinearBlock& block, float* panel) {
 
 inline void panel_block(const LinearBlock& block) {
   auto* panel = static_cast<float*>(block.scratch);
-  widen_panel(block, panel);
-  int row = 0;
-  for (; row + kTileRows <= block.rows; row += kTileRows) panel_rows<kTileRows>(block, panel, row);
-  for (; row + 2 <= block.rows; row += 2) panel_rows<2>(block, panel, row);
-  if (row < block.rows) panel_rows<1>(block, panel, row);
+  const char* w = static_cast<const char*>(block.w);
+  for (int out = 0; out < block.outs; out += kPanelOuts) {
+    LinearBlock part = block;
+    part.w = w + out * block.row_bytes;
+    part.outs = smaller(kPanelOuts, block.outs - out);
+    part.y += out;
+    if (part.bias) part.bias += out;
+    widen_panel(part, panel);
+    const int next = out + part.outs;
+    Ahead ahead(part.w, 0);
+    if (next < block.outs) {
+      ahead = Ahead(w + next * block.row_bytes, smaller(kPanelOuts, block.outs - next) * block.row_bytes);
+    }
+    for_row_tiles<kTileRows>(block.rows, [&]<int kRows>(int row) { panel_rows<kRows>(part, panel, row, ahead); });
+  }
 }
 
 inline size_t panel_bytes(int64_t columns) {

@@ -15,23 +15,21 @@ inline __m512bh load_first_pairs(const uint16_t* p, int n) {
   return reinterpret_cast<__m512bh>(_mm512_maskz_loadu_epi16((__mmask32{1} << n) - 1, p));
 }
 
-// Where there is one row alone, the weights of the next kOuts outputs are asked for meanwhile, as in direct_tile().
-template <int kRows, int kOuts>
-inline void narrow_tile(const NarrowBlock& block, int row, int out) {
+// kRows rows of x against kOuts rows of weights, over some of the columns. kFetched lines of what comes next are asked
+// for with each vector of columns.
+template <int kRows, int kOuts, int kFetched>
+inline void narrow_tile(const NarrowBlock& block, const uint16_t* x, const uint16_t* w, int64_t columns,
+                        Vec (*waiting)[kWidth], Ahead& all_ahead) {
   Vec sums[kRows][kOuts];
   for (int r = 0; r < kRows; ++r) {
-    for (int o = 0; o < kOuts; ++o) sums[r][o] = Simd::zero();
+    for (int o = 0; o < kOuts; ++o) sums[r][o] = waiting[r][o];
   }
-  const int64_t columns = block.columns;
-  const uint16_t* x = block.x + row * block.x_stride;
-  const uint16_t* w = block.w + out * columns;
+  Ahead ahead = all_ahead;
   int64_t k = 0;
   for (; k + kPairWidth <= columns; k += kPairWidth) {
+    for (int i = 0; i < kFetched; ++i) ahead.fetch();
     __m512bh weights[kOuts];
-    for (int o = 0; o < kOuts; ++o) {
-      weights[o] = load_pairs(w + o * columns + k);
-      if (row == 0) __builtin_prefetch(w + (kOuts + o) * columns + k, 0, 2);
-    }
+    for (int o = 0; o < kOuts; ++o) weights[o] = load_pairs(w + o * block.columns + k);
     for (int r = 0; r < kRows; ++r) {
       const __m512bh pairs = load_pairs(x + r * block.x_stride + k);
       for (int o = 0; o < kOuts; ++o) sums[r][o] = _mm512_dpbf16_ps(sums[r][o], pairs, weights[o]);
@@ -41,25 +39,95 @@ inline void narrow_tile(const NarrowBlock& block, int row, int out) {
     for (int r = 0; r < kRows; ++r) {
       const __m512bh pairs = load_first_pairs(x + r * block.x_stride + k, rest);
       for (int o = 0; o < kOuts; ++o) {
-        sums[r][o] = _mm512_dpbf16_ps(sums[r][o], pairs, load_first_pairs(w + o * columns + k, rest));
+        sums[r][o] = _mm512_dpbf16_ps(sums[r][o], pairs, load_first_pairs(w + o * block.columns + k, rest));
       }
     }
   }
-  for (int r = 0; r < kRows; ++r) finish_row(block, row + r, out, kOuts, sums[r]);
+  all_ahead = ahead;
+  for (int r = 0; r < kRows; ++r) {
+    for (int o = 0; o < kOuts; ++o) waiting[r][o] = sums[r][o];
+  }
 }
 
-template <int kRows, int kOuts>
-inline void narrow_rows(const NarrowBlock& block, int row) {
+// The columns go by in chunks that the first cache holds together: those of kRows rows of x and of one tile of weights.
+constexpr int64_t kNarrowChunk = 1408;
+
+inline int64_t narrow_chunk(int64_t columns) {
+  const int64_t chunks = (columns + kNarrowChunk - 1) / kNarrowChunk;
+  return chunks > 1 ? ((columns + chunks - 1) / chunks + kPairWidth - 1) / kPairWidth * kPairWidth : columns;
+}
+
+// kRows rows of x against up to kWidth outputs, kOuts at a time.
+template <int kRows, int kOuts, int kFetched>
+inline void narrow_rows(const NarrowBlock& block, int row, int out, int outs, Ahead& ahead) {
+  Vec waiting[kRows][kWidth];
+  for (int r = 0; r < kRows; ++r) {
+    for (int o = 0; o < kWidth; ++o) waiting[r][o] = Simd::zero();
+  }
+  const uint16_t* x = block.x + row * block.x_stride;
+  const uint16_t* w = block.w + out * block.columns;
+  const int64_t chunk = narrow_chunk(block.columns);
+  for (int64_t k = 0; k < block.columns; k += chunk) {
+    const int64_t here = block.columns - k < chunk ? block.columns - k : chunk;
+    const auto at = [&](int o) { return reinterpret_cast<Vec(*)[kWidth]>(&waiting[0][o]); };
+    int o = 0;
+    for (; o + kOuts <= outs; o += kOuts) {
+      narrow_tile<kRows, kOuts, kFetched>(block, x + k, w + o * block.columns + k, here, at(o), ahead);
+    }
+    for (; o < outs; ++o) narrow_tile<kRows, 1, 0>(block, x + k, w + o * block.columns + k, here, at(o), ahead);
+  }
+  for (int r = 0; r < kRows; ++r) finish_row(block, row + r, out, outs, waiting[r]);
+}
+
+// One row alone against kOuts outputs. The weights of the next kOuts outputs are asked for meanwhile, as in
+// direct_tile().
+template <int kOuts>
+inline void narrow_row(const NarrowBlock& block, int out) {
+  Vec sums[kOuts];
+  for (int o = 0; o < kOuts; ++o) sums[o] = Simd::zero();
+  const int64_t columns = block.columns;
+  const uint16_t* w = block.w + out * columns;
+  int64_t k = 0;
+  for (; k + kPairWidth <= columns; k += kPairWidth) {
+    const __m512bh pairs = load_pairs(block.x + k);
+    for (int o = 0; o < kOuts; ++o) {
+      __builtin_prefetch(w + (kOuts + o) * columns + k, 0, 2);
+      sums[o] = _mm512_dpbf16_ps(sums[o], pairs, load_pairs(w + o * columns + k));
+    }
+  }
+  if (const int rest = static_cast<int>(columns - k); rest > 0) {
+    const __m512bh pairs = load_first_pairs(block.x + k, rest);
+    for (int o = 0; o < kOuts; ++o) {
+      sums[o] = _mm512_dpbf16_ps(sums[o], pairs, load_first_pairs(w + o * columns + k, rest));
+    }
+  }
+  finish_row(block, 0, out, kOuts, sums);
+}
+
+inline void narrow_row_block(const NarrowBlock& block) {
+  constexpr int kOuts = 8;
   int out = 0;
-  for (; out + kOuts <= block.outs; out += kOuts) narrow_tile<kRows, kOuts>(block, row, out);
-  for (; out < block.outs; ++out) narrow_tile<kRows, 1>(block, row, out);
+  for (; out + kOuts <= block.outs; out += kOuts) narrow_row<kOuts>(block, out);
+  for (; out < block.outs; ++out) narrow_row<1>(block, out);
 }
 
 void narrow_block(const NarrowBlock& block) {
-  int row = 0;
-  for (; row + 6 <= block.rows; row += 6) narrow_rows<6, 4>(block, row);
-  for (; row + 2 <= block.rows; row += 2) narrow_rows<2, 4>(block, row);
-  if (row < block.rows) narrow_rows<1, 8>(block, row);
+  if (block.rows == 1) return narrow_row_block(block);
+  constexpr int kMostRows = 6;
+  for (int out = 0; out < block.outs; out += kWidth) {
+    const int outs = smaller(kWidth, block.outs - out), next = out + outs;
+    const uint16_t* w = block.w + out * block.columns;
+    Ahead ahead(w, 0);
+    if (next < block.outs) {
+      ahead = Ahead(w + outs * block.columns, smaller(kWidth, block.outs - next) * block.columns * 2);
+    }
+    if (block.rows <= kMostRows) {
+      with_row_count<kMostRows>(block.rows, [&]<int kRows>() { narrow_rows<kRows, 4, 4>(block, 0, out, outs, ahead); });
+    } else {
+      for_row_tiles<kMostRows>(block.rows,
+                               [&]<int kRows>(int row) { narrow_rows<kRows, 4, 1>(block, row, out, outs, ahead); });
+    }
+  }
 }
 
 }  // namespace

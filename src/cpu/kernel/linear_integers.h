@@ -16,6 +16,7 @@
 //   dot_bytes, dot_halves(sums, w, x)
 
 #include "cpu/kernel/load.h"
+#include "cpu/kernel/row_tiles.h"
 #include "cpu/linear_table.h"
 
 namespace rootdk::cpu {
@@ -54,18 +55,32 @@ inline void round_block(const float* x, int8_t* bytes, float& scale, int32_t& su
   sum = total;
 }
 
+// Sums of huge numbers must not overflow before the scales of the weights make them smaller: the scales of such a row
+// are divided by kHugeFactor, and its outputs are multiplied by it at the very end.
+constexpr float kHuge = 0x1p60f, kHugeFactor = 0x1p64f;
+
+inline void tame_scales(float* scales, int64_t blocks, float& factor) {
+  bool huge = false;
+  for (int64_t b = 0; b < blocks; ++b) huge = huge || scales[b] > kHuge;
+  factor = huge ? kHugeFactor : 1.0f;
+  for (int64_t b = 0; huge && b < blocks; ++b) scales[b] *= 1 / kHugeFactor;
+}
+
 template <class Dots>
-void round_row(const float* x, int64_t columns, const IntegerRows& to) {
+void round_row(const float* x, int64_t columns, WeightKind kind, const IntegerRows& to) {
+  const int32_t zero = kind == WeightKind::i8 ? Dots::kByteZero : Dots::kHalfZero;
   for (int64_t b = 0; b * kBlockColumns < columns; ++b) {
     const int64_t k = b * kBlockColumns;
     int8_t* bytes = to.bytes + k;
+    int32_t sum;
     if (k + kBlockColumns <= columns) {
-      round_block(x + k, bytes, to.scales[b], to.sums[b]);
+      round_block(x + k, bytes, to.scales[b], sum);
     } else {
       float padded[kBlockColumns] = {};
       for (int64_t i = k; i < columns; ++i) padded[i - k] = x[i];
-      round_block(padded, bytes, to.scales[b], to.sums[b]);
+      round_block(padded, bytes, to.scales[b], sum);
     }
+    to.starts[b] = -zero * sum;
     if constexpr (Dots::kPairs) {
       int16_t* pairs = to.pairs + k;
       for (int i = 0; i < kBlockColumns; i += 4) {
@@ -76,6 +91,7 @@ void round_row(const float* x, int64_t columns, const IntegerRows& to) {
       }
     }
   }
+  tame_scales(to.scales, (columns + kBlockColumns - 1) / kBlockColumns, *to.factors);
 }
 
 // Where a tile finds the weights of output `out` and the next ones, block by block.
@@ -83,7 +99,7 @@ template <class Dots>
 class ByteWeights {
  public:
   using Weights = typename Dots::Weights;
-  static constexpr int kZero = Dots::kByteZero;
+  static constexpr bool kUnpacks = false;  // loading them is cheap enough
   ByteWeights() = default;
   ByteWeights(const IntegerBlock& block, int out)
       : w_(static_cast<const char*>(block.w) + out / kGroupRows * block.blocks * (kQuads * kQuadBytes) +
@@ -123,13 +139,14 @@ template <class Dots>
 class HalfByteWeights {
  public:
   using Weights = typename Dots::Weights;
-  static constexpr int kZero = Dots::kHalfZero;
+  static constexpr bool kUnpacks = true;
   HalfByteWeights() = default;
   HalfByteWeights(const IntegerBlock& block, int out)
       : w_(static_cast<const char*>(block.w) + out / kGroupRows * block.blocks * (kQuads / 2 * kQuadBytes) +
            out % kGroupRows * 4),
         scales_(block, out) {}
   void load(int64_t b, int q, Weights& low, Weights& high) const { Dots::halves(address(b, q), low, high); }
+  void unpack(int64_t b, int q, char* low, char* high) const { Dots::unpack(address(b, q), low, high); }
   const char* address(int64_t b, int q) const { return w_ + (b * (kQuads / 2) + q) * kQuadBytes; }
   void fetch(int64_t b) const {
     for (int i = 0; i < kQuads / 2; ++i) __builtin_prefetch(address(b, i) + kAhead, 0, 2);
@@ -145,15 +162,13 @@ class HalfByteWeights {
   BlockScales scales_;
 };
 
-// Halves that unpack_vectors() has written: [vector, block, 8 quads, kWidth * 4 bytes].
-template <class Dots>
+// Weights of a packed source that unpack_vector() has written: [block, 8 quads, kWidth * 4 bytes].
+template <class Dots, class Packed>
 class UnpackedWeights {
  public:
   using Weights = typename Dots::Weights;
-  static constexpr int kZero = Dots::kHalfZero;
   static constexpr int kVectorBytes = kWidth * 4;
-  UnpackedWeights() = default;
-  UnpackedWeights(const IntegerBlock& block, const char* unpacked, int out) : w_(unpacked), scales_(block, out) {}
+  UnpackedWeights(const Packed& packed, const char* unpacked) : packed_(packed), w_(unpacked) {}
   void load(int64_t b, int q, Weights& low, Weights& high) const {
     const char* p = w_ + (b * kQuads + q) * kVectorBytes;
     low = Dots::unpacked(p);
@@ -161,23 +176,22 @@ class UnpackedWeights {
   }
   void fetch(int64_t) const {}
   static typename Dots::Int dot(typename Dots::Int sums, Weights w, typename Dots::Quad x) {
-    return Dots::dot_halves(sums, w, x);
+    return Packed::dot(sums, w, x);
   }
-  Vec scaled(Vec sums, int64_t b) const { return Simd::mul(sums, scales_.at(b)); }
+  Vec scaled(Vec sums, int64_t b) const { return packed_.scaled(sums, b); }
 
  private:
-  const char* w_ = nullptr;
-  BlockScales scales_;
+  Packed packed_;
+  const char* w_;
 };
 
-template <class Dots>
-inline void unpack_vector(const IntegerBlock& block, int out, char* to) {
-  const HalfByteWeights<Dots> weights(block, out);
+template <class Packed>
+inline void unpack_vector(const Packed& packed, int64_t blocks, char* to) {
   constexpr int kVectorBytes = kWidth * 4;
-  for (int64_t b = 0; b < block.blocks; ++b) {
+  for (int64_t b = 0; b < blocks; ++b) {
     for (int q = 0; q < kQuads / 2; ++q) {
       char* low = to + (b * kQuads + q) * kVectorBytes;
-      Dots::unpack(weights.address(b, q), low, low + kQuads / 2 * kVectorBytes);
+      packed.unpack(b, q, low, low + kQuads / 2 * kVectorBytes);
     }
   }
 }
@@ -185,21 +199,27 @@ inline void unpack_vector(const IntegerBlock& block, int out, char* to) {
 inline void finish_integers(const IntegerBlock& block, int row, int out, Vec total) {
   const int count = smaller(kWidth, block.outs - out);
   float* y = block.y + row * block.y_stride + out;
+  const Vec factor = Simd::set1(block.x.factors[row]);
   if (count == kWidth) {
     if (block.kind == WeightKind::i8) total = Simd::mul(total, Simd::load(block.row_scales + out));
+    total = Simd::mul(total, factor);
     if (block.bias) total = Simd::add(total, Simd::load(block.bias + out));
     Simd::store(y, total);
     return;
   }
   if (block.kind == WeightKind::i8) total = Simd::mul(total, Simd::load_first(block.row_scales + out, count));
+  total = Simd::mul(total, factor);
   if (block.bias) total = Simd::add(total, Simd::load_first(block.bias + out, count));
   Simd::store_first(y, total, count);
 }
 
+constexpr int kFetchedLines = 4;  // a block of columns
+
 // kRows rows of x from `row` against kVectors vectors of outputs from `out`. A tile of few accumulators has two for
-// each sum: one would wait for itself.
+// each sum: one would wait for itself. A tile that has all the rows asks for its own weights ahead of time, others ask
+// for those of the next outputs.
 template <class Dots, class Source, int kRows, int kVectors>
-inline void integer_tile(const IntegerBlock& block, const Source (&source)[kVectors], int row, int out) {
+inline void integer_tile(const IntegerBlock& block, const Source (&source)[kVectors], int row, int out, Ahead* next) {
   constexpr int kChains = kRows * kVectors <= 4 ? 2 : 1;
   const int64_t blocks = block.blocks;
   const IntegerRows& x = block.x;
@@ -210,13 +230,15 @@ inline void integer_tile(const IntegerBlock& block, const Source (&source)[kVect
   for (int64_t b = 0; b < blocks; ++b) {
     typename Dots::Int sums[kChains][kRows][kVectors];
     for (int r = 0; r < kRows; ++r) {
-      const typename Dots::Int start = Dots::set1(-Source::kZero * x.sums[(row + r) * blocks + b]);
+      const typename Dots::Int start = Dots::set1(x.starts[(row + r) * blocks + b]);
       for (int v = 0; v < kVectors; ++v) {
         sums[kChains - 1][r][v] = Dots::set1(0);
         sums[0][r][v] = start;
       }
     }
-    if constexpr (kRows == 1) {
+    if (next) {
+      for (int i = 0; i < kFetchedLines; ++i) next->fetch();
+    } else {
       for (int v = 0; v < kVectors; ++v) source[v].fetch(b);
     }
     for (int q = 0; q < kQuads / 2; ++q) {
@@ -249,36 +271,51 @@ inline void integer_tile(const IntegerBlock& block, const Source (&source)[kVect
 
 // All rows of x against kVectors vectors of outputs.
 template <class Dots, class Source, int kVectors>
-inline void integer_rows(const IntegerBlock& block, const Source (&source)[kVectors], int out) {
-  int row = 0;
-  for (; row + Dots::kTileRows <= block.rows; row += Dots::kTileRows) {
-    integer_tile<Dots, Source, Dots::kTileRows>(block, source, row, out);
-  }
-  for (; row + 2 <= block.rows; row += 2) integer_tile<Dots, Source, 2>(block, source, row, out);
-  if (row < block.rows) integer_tile<Dots, Source, 1>(block, source, row, out);
+inline void integer_rows(const IntegerBlock& block, const Source (&source)[kVectors], int out, Ahead next) {
+  Ahead* const ahead = block.rows > Dots::kTileRows ? &next : nullptr;
+  for_row_tiles<Dots::kTileRows>(
+      block.rows, [&]<int kRows>(int row) { integer_tile<Dots, Source, kRows>(block, source, row, out, ahead); });
 }
 
 constexpr int kIntegerVectors = 2;
 constexpr int kUnpackRows = 12;  // from how many rows on the halves of i4 are unpacked once
 
+// What the outputs behind `out` and those beside it will need.
+inline Ahead next_weights(const IntegerBlock& block, int out) {
+  const int64_t group_bytes = block.blocks * kQuads * kQuadBytes / (block.kind == WeightKind::i8 ? 1 : 2);
+  const int next = out + kIntegerVectors * kWidth;
+  const char* w = static_cast<const char*>(block.w);
+  if (next >= block.outs || next % kGroupRows != 0) return {w, 0};
+  const int groups = (smaller(kIntegerVectors * kWidth, block.outs - next) + kGroupRows - 1) / kGroupRows;
+  return {w + next / kGroupRows * group_bytes, groups * group_bytes};
+}
+
+template <class Dots, class Packed>
+inline void integer_outputs(const IntegerBlock& block, int out) {
+  const int second = out + kWidth < block.outs ? out + kWidth : out;  // computed twice where there is no second
+  const Packed packed[] = {{block, out}, {block, second}};
+  const Ahead next = next_weights(block, out);
+  if constexpr (Packed::kUnpacks) {
+    if (block.rows >= kUnpackRows) {
+      auto* unpacked = static_cast<char*>(block.scratch);
+      char* other = unpacked + block.blocks * kBlockColumns * kWidth;
+      unpack_vector(packed[0], block.blocks, unpacked);
+      unpack_vector(packed[1], block.blocks, other);
+      const UnpackedWeights<Dots, Packed> source[] = {{packed[0], unpacked}, {packed[1], other}};
+      return integer_rows<Dots>(block, source, out, next);
+    }
+  }
+  integer_rows<Dots>(block, packed, out, next);
+}
+
 template <class Dots>
 void integer_block(const IntegerBlock& block) {
   // The last vector may lie behind the outputs, never behind the group: two vectors are at most one group, or two.
   for (int out = 0; out < block.outs; out += kIntegerVectors * kWidth) {
-    const int second = out + kWidth < block.outs ? out + kWidth : out;  // computed twice where there is no second
     if (block.kind == WeightKind::i8) {
-      const ByteWeights<Dots> source[] = {{block, out}, {block, second}};
-      integer_rows<Dots>(block, source, out);
-    } else if (block.rows < kUnpackRows) {
-      const HalfByteWeights<Dots> source[] = {{block, out}, {block, second}};
-      integer_rows<Dots>(block, source, out);
+      integer_outputs<Dots, ByteWeights<Dots>>(block, out);
     } else {
-      auto* unpacked = static_cast<char*>(block.scratch);
-      char* next = unpacked + block.blocks * kBlockColumns * kWidth;
-      unpack_vector<Dots>(block, out, unpacked);
-      unpack_vector<Dots>(block, second, next);
-      const UnpackedWeights<Dots> source[] = {{block, unpacked, out}, {block, next, second}};
-      integer_rows<Dots>(block, source, out);
+      integer_outputs<Dots, HalfByteWeights<Dots>>(block, out);
     }
   }
 }

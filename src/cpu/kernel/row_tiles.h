@@ -1,0 +1,47 @@
+#pragma once
+
+// How products with stored weights go over rows, and how weights come from memory meanwhile. Included once per target:
+// internal linkage.
+
+#include <stdint.h>
+
+namespace rootdk::cpu {
+namespace {
+
+template <int kMost, class Body>
+inline void with_row_count(int rows, Body body) {
+  if constexpr (kMost > 1) {
+    if (rows < kMost) return with_row_count<kMost - 1>(rows, body);
+  }
+  body.template operator()<kMost>();
+}
+
+// Calls body.operator()<count>(row) for tiles of at most kMost rows, which are as even as can be: a tile of few rows
+// keeps the processor waiting for its own sums.
+template <int kMost, class Body>
+inline void for_row_tiles(int rows, Body body) {
+  const int tiles = (rows + kMost - 1) / kMost;
+  for (int tile = 0, row = 0; tile < tiles; ++tile) {
+    const int count = rows / tiles + (tile < rows % tiles ? 1 : 0);
+    with_row_count<kMost>(count, [&]<int kRows>() { body.template operator()<kRows>(row); });
+    row += count;
+  }
+}
+
+// Memory that will be needed soon. It comes into the second cache line by line, between multiply-adds.
+class Ahead {
+ public:
+  Ahead(const void* begin, int64_t bytes)
+      : next_(static_cast<const char*>(begin)), last_(next_ + (bytes > kLine ? bytes - kLine : 0)) {}
+  void fetch() {
+    __builtin_prefetch(next_, 0, 2);
+    next_ += next_ < last_ ? kLine : 0;
+  }
+
+ private:
+  static constexpr int kLine = 64;
+  const char *next_, *last_;
+};
+
+}  // namespace
+}  // namespace rootdk::cpu

@@ -93,7 +93,7 @@ void launch_tiles(const AttendCall& call, const AttendPlan& plan, ForwardParams&
   const auto stream = static_cast<cudaStream_t>(call.execution.cuda.stream);
   const std::int64_t runs = (plan.chunks + plan.chunks_together - 1) / plan.chunks_together;
   const std::int64_t rows = params.query_tiles * call.shape.kv_heads * plan.tile_rows;
-  if (plan.merges) set_partials(params, at(call, plan.partials_offset), rows);
+  if (plan.merges()) set_partials(params, at(call, plan.partials_offset), rows);
   launch_kernel({.function = plan.kernel.function,
                  .name = "the Hopper decode kernel over a cache",
                  .grid = dim3(static_cast<unsigned>(params.query_tiles * call.shape.kv_heads * runs)),
@@ -103,8 +103,8 @@ void launch_tiles(const AttendCall& call, const AttendPlan& plan, ForwardParams&
                  .device = call.q.device.index,
                  .starts_early = true},
                 maps, params, cache);
-  if (!plan.merges) return;
-  launch_kernel({.function = plan.kernel.merge,
+  if (!plan.merges()) return;
+  launch_kernel({.function = plan.several_tokens ? plan.kernel.merge_and_repair : plan.kernel.merge,
                  .name = "the merge of decode",
                  .grid = dim3(static_cast<unsigned>(rows)),
                  .block = dim3(kDecodeMergeThreads),
@@ -122,6 +122,7 @@ void launch_plan(const AttendCall& call, const AttendPlan& plan) {
   upload(call, plan, stream);
 
   ForwardParams params = make_params(as_forward(call));
+  cap_alike(params);
   if (!call.rotation.empty()) {
     const auto* positions = reinterpret_cast<const std::int32_t*>(at(call, plan.positions_offset));
     kv::rotate_queries(call, positions, at(call, plan.queries_offset), stream);

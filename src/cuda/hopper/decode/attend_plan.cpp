@@ -47,7 +47,7 @@ void cut_rows(const AttendCall& call, AttendPlan& plan) {
     const std::int64_t keys = sequence.position + sequence.tokens;
     plan.tables.insert(plan.tables.end(), sequence.pages, sequence.pages + divide_up(keys, call.shape.page_size));
     plan.chunks = std::max(plan.chunks, static_cast<int>(divide_up(keys, kChunkKeys)));
-    plan.merges = plan.merges || plan.chunks > 1 || sequence.tokens > 1;
+    plan.several_tokens = plan.several_tokens || sequence.tokens > 1;
     for (std::int64_t first = 0; first < sequence.tokens * group; first += most) {
       const std::int64_t rows = std::min(most, sequence.tokens * group - first), token = first / group;
       plan.tile_rows = std::max(plan.tile_rows, static_cast<int>(rows));
@@ -96,7 +96,7 @@ void lay_out_workspace(const AttendCall& call, AttendPlan& plan) {
   const KvShape& s = call.shape;
   const auto tile_partials = [&](std::int64_t tiles) {
     const std::int64_t rows = tiles * s.kv_heads * plan.tile_rows;
-    return plan.merges ? partials_bytes(plan.chunks, rows, s.value_dim) : 0;
+    return plan.merges() ? partials_bytes(plan.chunks, rows, s.value_dim) : 0;
   };
   const auto tiles = static_cast<std::int64_t>(plan.tiles.size());
   const std::size_t one = std::max<std::size_t>(1, tile_partials(1));

@@ -19,10 +19,12 @@ struct AttendPlan {
   std::vector<std::int32_t> positions;  // of every token; empty without RoPE
   int tile_rows = 0;                    // of the largest tile
   int chunks = 0;                       // of the longest sequence
-  bool merges = false;                  // several chunks, or several tokens (repair.cuh)
+  bool several_tokens = false;          // of one sequence
   int chunks_together = 1;              // chunks that one block processes
   int tiles_together = 1;               // tiles of one launch
   int box_keys = 0;                     // keys of one copy
+
+  bool merges() const { return chunks > 1 || several_tokens; }  // tokens: see repair.cuh
 
   // The layout of the workspace: tiles, tables and positions; the rotated queries; the partial results of one launch.
   std::size_t tables_offset = 0, positions_offset = 0, queries_offset = 0, partials_offset = 0, bytes = 0;

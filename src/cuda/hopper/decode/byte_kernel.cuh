@@ -133,7 +133,7 @@ class ByteConsumer {
   __device__ __forceinline__ void to_logits(int group, int first_key, Scores& s) const {
     const ThreadRows rows(part_, p_, 8 * group + 2 * (lane_ & 3), 1);
     const TileCoordinates tile = rows.coordinates(part_, p_, first_key + lane_ / 4);
-    scores_to_logits<Element, Terms::any, Threads::single>(s, tile, p_);
+    scores_to_logits<Element, Terms::any>(s, tile, p_);
     mask_unseen(s, part_, p_, tile, first_key, C::kWarpKeys);
   }
 
@@ -333,6 +333,7 @@ template <class C>
 DecodeKernel describe_byte_decode() {
   return {.function = reinterpret_cast<const void*>(&byte_decode_kernel<C>),
           .merge = reinterpret_cast<const void*>(&merge_kernel<typename C::Element>),
+          .merge_and_repair = reinterpret_cast<const void*>(&merge_and_repair_kernel<typename C::Element>),
           .head_dim = C::kHeadDim,
           .block_kv = C::kBlockKv,
           .rows = C::kRows,

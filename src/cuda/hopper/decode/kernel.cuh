@@ -113,7 +113,7 @@ class DecodeConsumer {
   __device__ __forceinline__ void softmax(int j) {
     constexpr SoftmaxStep kStep{.first = false, .guarded = true, .statistics = true};
     const TileCoordinates tile = rows_.coordinates(part_, p_, j * kBlockKv + column());
-    scores_to_logits<Element, Terms::any, Threads::single>(s_, tile, p_);
+    scores_to_logits<Element, Terms::any>(s_, tile, p_);
     mask_unseen(s_, part_, p_, tile, j * kBlockKv, kBlockKv);
     float maximum[2], negated[2], correction[2];
     row_maxima<2>(s_, maximum);
@@ -246,6 +246,7 @@ template <class C>
 DecodeKernel describe_decode() {
   return {.function = reinterpret_cast<const void*>(&decode_kernel<C>),
           .merge = reinterpret_cast<const void*>(&merge_kernel<typename C::Element>),
+          .merge_and_repair = reinterpret_cast<const void*>(&merge_and_repair_kernel<typename C::Element>),
           .head_dim = C::kHeadDim,
           .block_kv = C::kBlockKv,
           .rows = C::kBlockQ,

@@ -11,6 +11,7 @@ void launch_decode(const ForwardCall& call, const DecodeChoice& choice) {
   const DecodeKernel& kernel = choice.kernel;
   const auto stream = static_cast<cudaStream_t>(call.execution.cuda.stream);
   ForwardParams params = make_params(call);
+  cap_alike(params);
   params.splits = choice.splits;
   params.split_tiles = choice.split_tiles;
   params.query_tiles = params.sequences;
@@ -31,7 +32,7 @@ void launch_decode(const ForwardCall& call, const DecodeChoice& choice) {
                  .device = call.q.device.index},
                 maps, params, no_cache);
   if (!choice.merges) return;
-  launch_kernel({.function = kernel.merge,
+  launch_kernel({.function = call.shape.q_len > 1 ? kernel.merge_and_repair : kernel.merge,
                  .name = "the merge of decode",
                  .grid = dim3(static_cast<unsigned>(choice.rows)),
                  .block = dim3(kDecodeMergeThreads),

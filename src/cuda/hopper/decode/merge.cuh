@@ -36,9 +36,8 @@ __device__ __forceinline__ float block_reduce(float x, float (&exchanged)[kDecod
 
 // Merges the parts of every row, one block per row. First each part's share is computed, then the outputs are added:
 // warp w takes the parts w, w + 8, ... of each round, and the sums of the warps are added in order.
-template <class Element>
-__global__ void __launch_bounds__(kDecodeMergeThreads, 5)  // 48 registers: repaired_sum() would take 127
-    merge_kernel(const __grid_constant__ ForwardParams p, const __grid_constant__ CacheKeys cache) {
+template <class Element, bool Repairs>
+__device__ __forceinline__ void merge_parts(const ForwardParams& p, const CacheKeys& cache) {
   constexpr int kWarps = kDecodeMergeThreads / 32, kColumns = 256;
   __shared__ float shares[kDecodeMergeThreads];  // of the parts of one round
   __shared__ float exchanged[kWarps];
@@ -49,12 +48,10 @@ __global__ void __launch_bounds__(kDecodeMergeThreads, 5)  // 48 registers: repa
 
   ptx::wait_for_previous_kernel();
   int parts = p.splits, batch = tile, first_row = 0, first_head = 0;
-  bool several_tokens = p.q_len > 1;
   if (cache.tiles) {
     const CacheTile cached = cache.tiles[tile];
     if (in_tile >= cached.rows) return;
     const int tokens = (cached.first_head + cached.rows - 1) / p.group + 1;
-    several_tokens = tokens > 1;
     parts = (cached.position + tokens + kChunkKeys - 1) / kChunkKeys;
     batch = 0;
     first_row = cached.row;
@@ -104,11 +101,24 @@ __global__ void __launch_bounds__(kDecodeMergeThreads, 5)  // 48 registers: repa
   for (int column = threadIdx.x; column < p.value_dim; column += kDecodeMergeThreads) {
     float sum = 0.f;
     for (int w = 0; w < kWarps; ++w) sum += warp_out[w][column];
-    if (several_tokens && !isfinite(sum) && isfinite(sums.l)) {
+    if (Repairs && !isfinite(sum) && isfinite(sums.l)) {
       sum = repaired_sum<Element>(p, cache, {tile, kv_head, in_tile}, column, parts, top);
     }
     to[column] = static_cast<Element>(sum * factor);
   }
+}
+
+template <class Element>
+__global__ void __launch_bounds__(kDecodeMergeThreads)
+    merge_kernel(const __grid_constant__ ForwardParams p, const __grid_constant__ CacheKeys cache) {
+  merge_parts<Element, false>(p, cache);
+}
+
+// Five blocks per multiprocessor, like merge_kernel: without the bound repaired_sum() takes the registers of three.
+template <class Element>
+__global__ void __launch_bounds__(kDecodeMergeThreads, 5)
+    merge_and_repair_kernel(const __grid_constant__ ForwardParams p, const __grid_constant__ CacheKeys cache) {
+  merge_parts<Element, true>(p, cache);
 }
 
 }  // namespace rootdk::cuda::hopper

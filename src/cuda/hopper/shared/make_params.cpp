@@ -74,6 +74,8 @@ Softcap make_softcap(double cap, double scale) {
   return softcap;
 }
 
+void cap_alike(ForwardParams& params) { params.terms.softcap.small = -1; }
+
 ForwardParams make_params(const ForwardCall& call) {
   const AttentionShape& s = call.shape;
   const AttentionParams& p = call.params;

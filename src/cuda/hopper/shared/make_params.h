@@ -17,4 +17,7 @@ DeviceTensor row_tensor(const ConstTensorView& view);  // [batch, heads, rows, .
 int window_limit(std::int64_t window);                 // -1: kNoLimit
 Softcap make_softcap(double cap, double scale);
 
+// For decode: every score is capped the same way, so that its bits do not depend on what else is in its tile.
+void cap_alike(ForwardParams& params);
+
 }  // namespace rootdk::cuda::hopper

@@ -2,7 +2,7 @@
 """rootdk beside PyTorch's attention on the shapes of real models, as users call it and under CUDA graphs, and what a call
 costs the host.
 
-    bench/compare_torch.py --device cuda --models [--seconds 480] [--json FILE] [--only ViT-B,BERT] [--shapes FILE]
+    bench/compare_torch.py --device cuda --models [--seconds 480] [--rounds 25] [--json FILE] [--only ViT-B,BERT] [--shapes FILE]
     bench/compare_torch.py --device cpu --models     small shapes of the same kinds, one thread, f32
 
 On CUDA the others are cuDNN and FlashAttention-2 through scaled_dot_product_attention; ratio = the fastest of them over
@@ -133,11 +133,11 @@ def contenders_on(device_name):
 class Comparison:
     """What all measurements share."""
 
-    def __init__(self, torch, device, contenders, report, deadline, dtype):
+    def __init__(self, torch, device, contenders, report, deadline, dtype, rounds):
         self.torch, self.device, self.contenders = torch, device, contenders
         self.report, self.deadline, self.dtype = report, deadline, dtype
         types = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
-        self.torch_dtype = types[dtype]
+        self.torch_dtype, self.rounds = types[dtype], rounds
 
     def random(self, *shape):
         return self.torch.randn(*shape, device=self.device.name, dtype=self.torch_dtype)
@@ -233,7 +233,7 @@ class Comparison:
         for name, call in calls.items():
             make = functools.partial(self.measure, name, pass_, mode, call)
             self.accept(f"{shape.name}, {mode}, {pass_}", name, refused, measures, make)
-        times = interleaved(measures, passed)
+        times = interleaved(measures, passed, most=self.rounds)
         self.report.shape(shape, mode, pass_, times, refused, **more)
 
     def measure(self, name, pass_, mode, call):
@@ -293,7 +293,7 @@ class Comparison:
             make = lambda: self.host_measure("rootdk", pass_, self.c_call(q))  # noqa: E731
             self.accept(where, C_FUNCTION, refused, measures, make)
         end = self.deadline.share(10)
-        self.report.host(kind, interleaved(measures, lambda: self.deadline.passed(end), most=40), refused)
+        self.report.host(kind, interleaved(measures, lambda: self.deadline.passed(end), most=self.rounds), refused)
 
     def host_call(self, function, pass_, q, k, v, grad):
         if pass_ == "forward":
@@ -346,6 +346,7 @@ def parse(arguments):
     parser.add_argument("--device", choices=("cpu", "cuda"), required=True)
     parser.add_argument("--library", help="librootdk.so (else ROOTDK_LIBRARY, or that of the build folder)")
     parser.add_argument("--seconds", type=float, default=480.0, help="the comparison ends after so many, at most 20 later")
+    parser.add_argument("--rounds", type=int, default=25, help="at most so many for each shape, pass and mode")
     parser.add_argument("--json", help="write everything to this file")
     parser.add_argument("--only", help="names of shapes, with commas")
     parser.add_argument("--shapes", help="a JSON file with other shapes: objects with name, batch, heads, ...")
@@ -380,7 +381,7 @@ def compare(options, torch, device, contenders, facts):
     deadline = Deadline(options.seconds)
     dtype = options.dtype or ("f32" if device.name == "cpu" else "bf16")
     report.header(**facts, torch=torch.__version__, dtype=dtype, **device.facts())
-    comparison = Comparison(torch, device, contenders, report, deadline, dtype)
+    comparison = Comparison(torch, device, contenders, report, deadline, dtype, options.rounds)
     compiles = not (options.no_host or options.no_compile) and hasattr(torch, "compile")
     if not options.no_host:
         comparison.run_host(compiled=False)

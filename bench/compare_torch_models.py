@@ -274,7 +274,7 @@ class Comparison:
                 self.report.failure(f"host time, {kind}", error)
 
     def compiled(self, function):
-        """torch.compile of a function with code of its own: one that is shared would be compiled for the first kernel alone."""
+        """torch.compile of a copy of the code: shared code would be compiled for the first kernel alone."""
 
         def call(q, k, v):
             return function(q, k, v)

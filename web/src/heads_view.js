@@ -66,6 +66,7 @@ class SideView {
       this.showNumbers(selected);
     }
     if (heads.length) this.grid.show({heads, selected, filter: state.filter, version: heads, rules: side.report.rules});
+    this.element.classList.toggle('many', this.grid.isTiny());
   }
 
   showNumbers(one) {

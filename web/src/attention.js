@@ -306,8 +306,9 @@ export class HeadGrid {
       this.legend.textContent = 'No head has this label.';
       return;
     }
-    const text = label?.label === 'mixed' ? 'no label has a score that is large enough and significantly above chance' :
-                                            rule?.rule;
+    const text = label?.label === 'mixed' ?
+        'no label has a score that is large enough and significantly above chance' :
+        rule?.rule.replace('none of the above', 'no label before this one in the list');
     this.legend.textContent = !rule ? '' :
                                       `${selected.layer}.${selected.head} ${rule.name}: ${text}.` +
             (isScored(label) ? ` Score ${short(label.score)}, by chance ${short(label.chance)}, ${label.rows} rows.` :

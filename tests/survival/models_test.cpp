@@ -158,7 +158,7 @@ TEST(SurvivesModels, Inspect) {
   const LoadedModel loaded = LoadedModel::load(fixture("llama"));
   const std::vector<std::int32_t> ids = {1, 5, 2, 5, 2, 7, 5, 2, 9};
   expect_survives("inspect", computes([&] {
-                    const lab::Inspection inspection = lab::inspect(loaded, ids);
+                    const lab::Inspection inspection = lab::inspect(loaded, ids, {.operand_numbers = 1 << 20});
                     Bits bits;
                     for (const lab::HeadProfile& head : inspection.heads) {
                       bits.add(head.label.score);
@@ -167,7 +167,7 @@ TEST(SurvivesModels, Inspect) {
                     return bits;
                   }),
                   kSampled);
-  const lab::Inspection inspection = lab::inspect(loaded, ids);
+  const lab::Inspection inspection = lab::inspect(loaded, ids, {.operand_numbers = 1 << 20});
   expect_survives("inspection_json", computes([&] {
                     Bits bits;
                     bits.add(lab::inspection_json({&inspection, 1}));

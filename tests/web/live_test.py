@@ -53,6 +53,12 @@ def check_text(page, native, name):
     check(drawn["tokens"] == n and drawn["bars"] == n, f"{name}: {drawn} for {n} tokens")
     check(drawn["cells"] == drawn["model"]["layers"] * drawn["model"]["heads"], f"{name}: {drawn}")
     check(page.script("return rootdkLive.state.query") == 2, f"{name}: a tap on a token chooses it")
+    for label in {expected["label"] for expected in labels}:
+        page.choose("Filter by label", label)
+        visible = page.script("return [...document.querySelectorAll('.grid .head')].filter(e => !e.hidden).map(e => [Number(e.dataset.layer), Number(e.dataset.head)])")
+        check(visible == [[head["layer"], head["head"]] for head in labels if head["label"] == label], f"{name}: filtered by {label}: {visible}")
+    page.choose("Filter by label", "")
+    page.check_texts(name)
     if "1280" in name:  # with a mouse: the token under it shows what it attends to, until the mouse leaves
         token = page.driver.find_element(By.CSS_SELECTOR, '.token[data-index="5"]')
         ActionChains(page.driver).move_to_element(token).perform()

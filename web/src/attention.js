@@ -163,6 +163,8 @@ export class AttentionPictures {
   }
 }
 
+const kNamelessFrom = 12;  // heads of a layer
+
 // All heads as thumbnails. heads: [{layer, head, label: {label, score, chance, rows, entropy, ...} or undefined, map}].
 export class HeadGrid {
   constructor({onpick, onfilter}) {
@@ -193,7 +195,7 @@ export class HeadGrid {
           across = Math.max(...layers.map(layer => heads.filter(one => one.layer === layer).length));
     this.grid.style.setProperty('--heads', across);
     this.grid.classList.toggle('dense', across > 6);  // numbers then go to the lines below, and to the pointer
-    this.grid.classList.toggle('tiny', across > 12);
+    this.grid.classList.toggle('tiny', across > kNamelessFrom);
     this.cells = heads.map(one => {
       const canvas = html('canvas', {}), name = html('span', {class: 'name'}), detail = html('span', {class: 'detail'}),
             rows = html('span', {class: 'detail'});
@@ -208,8 +210,16 @@ export class HeadGrid {
           canvas, name, detail, rows);
       return {one, cell, canvas, name, detail, rows};
     });
-    this.grid.replaceChildren(...this.cells.map(({cell}) => cell));
+    this.across = across;
+    // Where thumbnails have no names, their layers have.
+    this.grid.replaceChildren(...this.cells.flatMap(
+        ({one, cell}, i) => across > kNamelessFrom && one.layer !== this.cells[i - 1]?.one.layer ?
+            [html('span', {class: 'layer-name'}, `layer ${one.layer}`), cell] :
+            [cell]));
   }
+
+  // So many heads in a layer that their thumbnails have no room for names.
+  isTiny() { return this.across > kNamelessFrom; }
 
   showFilters(heads, filter) {
     const counts = new Map();
@@ -256,6 +266,7 @@ export class HeadGrid {
       if (!cell.hidden && (chosen || !reachable)) reachable = cell;
     }
     if (reachable) reachable.tabIndex = 0;
+    if (this.reached !== reachable) this.scrollTo(this.reached = reachable);
     this.grid.classList.toggle('nothing', !reachable);
     this.showLegend(selected, rules, reachable);
   }
@@ -281,14 +292,23 @@ export class HeadGrid {
     cell.setAttribute('aria-label', tip);
   }
 
+  // A grid of many heads scrolls; the page around it stays where it is.
+  scrollTo(cell) {
+    const {scrollTop, clientHeight, scrollHeight} = this.grid;
+    if (!cell || scrollHeight <= clientHeight) return;
+    if (cell.offsetTop < scrollTop || cell.offsetTop + cell.offsetHeight > scrollTop + clientHeight)
+      this.grid.scrollTop = cell.offsetTop - clientHeight / 2;
+  }
+
   showLegend(selected, rules, reachable) {
     const label = selected?.label, rule = rules?.find(one => one.name === label?.label);
     if (!reachable) {
       this.legend.textContent = 'No head has this label.';
       return;
     }
-    const text = label?.label === 'mixed' ? 'no label has a score that is large enough and significantly above chance' :
-                                            rule?.rule;
+    const text = label?.label === 'mixed' ?
+        'no label has a score that is large enough and significantly above chance' :
+        rule?.rule.replace('none of the above', 'no label before this one in the list');
     this.legend.textContent = !rule ? '' :
                                       `${selected.layer}.${selected.head} ${rule.name}: ${text}.` +
             (isScored(label) ? ` Score ${short(label.score)}, by chance ${short(label.chance)}, ${label.rows} rows.` :

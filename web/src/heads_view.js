@@ -41,7 +41,8 @@ class SideView {
         'section', {class: 'card'},
         html('h2', {}, 'All heads', html('span', {class: 'move'}, this.previous, this.next)), this.grid.element);
     this.element = html(
-        'div', {class: alone ? 'view text-view report' : 'stack', role: 'group', 'aria-label': side.title}, this.absent,
+        'div', {class: alone ? 'view text-view report' : 'stack', role: 'group', 'aria-label': side.title},
+        alone ? null : html('h2', {class: 'side-name'}, side.title), this.absent,
         alone ? [this.shown, this.all] : [this.all, this.shown]);
   }
 
@@ -66,6 +67,7 @@ class SideView {
       this.showNumbers(selected);
     }
     if (heads.length) this.grid.show({heads, selected, filter: state.filter, version: heads, rules: side.report.rules});
+    this.element.classList.toggle('many', this.grid.isTiny());
   }
 
   showNumbers(one) {

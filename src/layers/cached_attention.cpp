@@ -1,5 +1,6 @@
 #include "layers/cached_attention.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "core/check.h"
@@ -54,8 +55,7 @@ class CachedCall {
       if (prompt[first]) {
         run_prompt(range);
       } else {
-        attend(*rows_.cache, part(q_, range), part(out_view_, range), rows_.steps.subspan(first, last - first),
-               attend_params(params_, rows_.layer), {}, {.cpu = {.executor = context_.executor}});
+        run_steps(range, rows_.steps.subspan(first, last - first));
       }
       add_times(start, first, last, prompt[first]);
       row = range.end;
@@ -72,6 +72,24 @@ class CachedCall {
   void run_prompt(RowRange range) {
     attention(part(q_, range), part(k_, range), part(v_, range), part(out_view_, range), params_, {},
               {.cpu = {.executor = context_.executor}});
+  }
+
+  void run_steps(RowRange range, std::span<const KvStep> steps) {
+    auto attend_to = [&](const ConstTensorView& q, const TensorView& out) {
+      attend(*rows_.cache, q, out, steps, attend_params(params_, rows_.layer), {},
+             {.cpu = {.executor = context_.executor}});
+    };
+    const TensorView out = part(out_view_, range);
+    if (!rows_.rounds_queries || rows_.cache->config().dtype == DType::f32) return attend_to(part(q_, range), out);
+    Tensor narrow(DType::bf16, {1, out.size(1), out.size(2), out.size(3)});
+    attend_to(convert(part(q_, range), DType::bf16), narrow);
+    const BFloat16* from = narrow.view().as<BFloat16>();
+    for (std::int64_t head = 0; head < out.size(1); ++head) {
+      for (std::int64_t row = 0; row < out.size(2); ++row, from += out.size(3)) {
+        std::transform(from, from + out.size(3), out.as<float>() + head * out.stride(1) + row * out.stride(2),
+                       [](BFloat16 x) { return static_cast<float>(x); });
+      }
+    }
   }
 
   void add_times(double start, std::size_t first, std::size_t last, bool causal) {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/check.h"
+#include "layers/stored_matrix.h"
 
 namespace rootdk {
 namespace {
@@ -98,7 +99,9 @@ Value MultiHeadAttention::operator()(Context& context, const Value& x, const Att
       .window_right = config_.window_right};
   Value attended;
   if (input.cached.cache) {
-    attended = cached_attention(context, call, params, input.cached);
+    CachedRows rows = input.cached;
+    rows.rounds_queries = config_.output_projection && matrix_of(*out.weight).rounds_x;  // as the products do
+    attended = cached_attention(context, call, params, rows);
   } else if (!input.fixed.empty()) {
     attended = fixed_attention(context, call, params, input.fixed, input.steps);
   } else {

@@ -187,6 +187,37 @@ TEST(StoredWeights, RoundedActivationsAreNear) {
   EXPECT_THROW(load_model(narrow.path(), {.activations = DType::f16}), Error);
 }
 
+// Over a cache of 16 bits the queries are rounded, too: near what the whole sequence gives, and the same in company.
+TEST(StoredWeights, RoundedActivationsOverACacheAreNearAndTheSameInCompany) {
+  const Rewritten narrow("llama", DType::bf16, DType::bf16);
+  const Transformer model = load_model(narrow.path(), {.activations = DType::bf16});
+  Context context;
+  const Ids ids = some_ids(12, 2), other = some_ids(9, 5);
+  const std::vector<float> whole = numbers(model.forward(context, {.ids = ids}, {.last_only = true}).output);
+  double size = 0;
+  for (const float x : whole) size = std::max(size, std::abs(double{x}));
+  for (const DType type : {DType::f32, DType::bf16, DType::i8}) {
+    std::vector<float> alone, together;
+    for (const bool company : {false, true}) {
+      ModelCache cache = model.make_cache({.dtype = type});
+      std::vector<KvStep> steps{{.sequence = model.open_sequence(context, cache), .tokens = 8}};
+      if (company) steps.push_back({.sequence = model.open_sequence(context, cache), .tokens = 5});
+      Ids given(ids.begin(), ids.begin() + 8);
+      if (company) given.insert(given.end(), other.begin(), other.begin() + 5);
+      model.extend(context, cache, given, steps);
+      for (std::size_t i = 8; i < 12; ++i) {
+        for (KvStep& step : steps) step.tokens = 1;
+        given = {ids[i]};
+        if (company) given.push_back(other[i - 3]);
+        (company ? together : alone) = numbers(model.extend(context, cache, given, steps));
+      }
+    }
+    together.resize(alone.size());
+    EXPECT_EQ(alone, together) << name_of(type);
+    EXPECT_LT(largest_difference(alone, whole), 0.05 * size) << name_of(type);
+  }
+}
+
 TEST(StoredWeights, IntegersAreNearTheirWeights) {
   for (const char* name : {"llama", "gpt2", "gemma2"}) {
     const std::vector<float> exact = logits_of(load_model(fixture(name)));

@@ -4,7 +4,7 @@ import numpy as np
 
 # Unit roundoff, largest number, and the distance of the smallest numbers.
 TYPES = {
-    "f64": (2.0**-53, 1e308, 0.0),
+    "f64": (2.0**-53, 1e308, 2.0**-1074),
     "f32": (2.0**-24, 3.4e38, 2.0**-126),
     "bf16": (2.0**-8, 3.38e38, 2.0**-126),
     "f16": (2.0**-11, 65504.0, 2.0**-24),

@@ -364,8 +364,9 @@ class Runner:
         if self.rope:  # a rotated query near a tie
             largest = np.abs(q).max(-1, keepdims=True) * np.abs(k).max(-1)[..., None, :]
             more = more + 2 * TYPES[c["q_dtype"]][0] * largest * factor
-        if c["dtype"] == "bf16" and c["q_dtype"] in ("f32", "f64"):  # queries as two numbers of 8 bits
+        if c["dtype"] in ("bf16", "f8e4m3") and c["q_dtype"] in ("f32", "f64"):  # queries and weights as two of 8 bits
             more = more + 2.0**-16 * np.abs(q) @ np.abs(k).swapaxes(-1, -2) * factor
+            rounding.half = max(rounding.half, 2.0**-16)
         if c["dtype"] == "i8":  # queries as integers of 16 bits
             more = more + 2.0**-15 * np.abs(q).max(-1, keepdims=True) * np.abs(k).sum(-1)[..., None, :] * factor
             rounding.lost = max(rounding.lost, 2.0**-14)

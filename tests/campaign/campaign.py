@@ -53,6 +53,8 @@ def run_kept(options):
                 if case.get("q_dtype") == "f64":  # it has no f64
                     continue
                 case["place"] = "cuda"
+            elif case["place"] == "cuda":  # found there
+                case["place"] = "torch"
             problems = run_case(case, report)
             runs += not any("refused" in what for *_, what in report.counts)
             if problems:

@@ -84,8 +84,9 @@ class Emulated {
     const auto part_rows = static_cast<std::size_t>(p.query_tiles * c.kv_heads * p.tile_rows * p.splits);
     std::vector<float> partial_out(part_rows * static_cast<std::size_t>(c.value_dim), NAN);
     std::vector<float4> partial_sums(part_rows);
-    p.partial_out = partial_out.data();
-    p.partial_sums = partial_sums.data();
+    const bool merges = p.splits > 1 || c.tokens > 1;
+    p.partial_out = merges ? partial_out.data() : nullptr;
+    p.partial_sums = merges ? partial_sums.data() : nullptr;
     CacheKeys pages{.tiles = tiles.data(),
                     .tables = table_.data(),
                     .page_size = c.page_size,
@@ -93,15 +94,22 @@ class Emulated {
                     .keeps_first = DecodeCase::kKeepsFirst,
                     .chunks_together = c.chunks_together,
                     .k_scales = k_.scales.data(),
-                    .v_scales = v_.scales.data()};
+                    .v_scales = v_.scales.data(),
+                    .stored = kIntegers ? Stored::int8 : Stored::e4m3};
     const ForwardMaps maps{.q = {}, .k = map(k_, pages.box_keys), .v = map(v_, pages.box_keys), .out = {}};
     const int runs = (p.splits + c.chunks_together - 1) / c.chunks_together;
     for (int block = 0; block < p.query_tiles * c.kv_heads * runs; ++block) {
       std::memset(dynamic_shared, 0xff, sizeof dynamic_shared);
       emulation::run_block(C::kThreads, block, [&] { byte_decode_kernel<C>(maps, p, pages); });
     }
-    for (int block = 0; p.splits > 1 && block < p.query_tiles * c.kv_heads * p.tile_rows; ++block) {
-      emulation::run_block(kDecodeMergeThreads, block, [&] { merge_kernel<Element>(p, pages); });
+    for (int block = 0; merges && block < p.query_tiles * c.kv_heads * p.tile_rows; ++block) {
+      emulation::run_block(kDecodeMergeThreads, block, [&] {
+        if (c.tokens > 1) {
+          merge_and_repair_kernel<Element>(p, pages);
+        } else {
+          merge_kernel<Element>(p, pages);
+        }
+      });
     }
     for (const Element x : out) answer.out.push_back(static_cast<float>(x));
     return answer;

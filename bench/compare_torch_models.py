@@ -369,8 +369,9 @@ def chosen_shapes(options):
     if options.only:
         # A name may have a comma in it.
         shapes = [shape for shape in shapes if shape.name.split(",")[0] in options.only.split(",")]
-        if not shapes:
-            sys.exit(f"no shape is named {options.only}")
+        unknown = sorted(set(options.only.split(",")) - {shape.name.split(",")[0] for shape in shapes})
+        if unknown:
+            sys.exit(f"no shape is named {', '.join(unknown)}")
     return [model_shapes.small(shape) for shape in shapes] if options.device == "cpu" else shapes
 
 

@@ -154,7 +154,7 @@ class Report:
     def failure(self, where, error):
         """What did not work; the comparison goes on."""
         line = str(error).strip().splitlines()
-        reason = f"{type(error).__name__}: {line[0]}" if isinstance(error, BaseException) and line else str(error)
+        reason = f"{type(error).__name__}: {line[0] if line else ''}" if isinstance(error, BaseException) else str(error)
         self.content["failures"].append({"where": where, "reason": reason[:400]})
         self._show(f"FAILED {where}: {reason[:400]}")
         self.write()

@@ -82,7 +82,9 @@ def bundle(binaries, folder):
 
 
 def licences(binaries):
-    """(package, text) of what bundle() copies, as Debian has them."""
+    """(package, text) of what bundle() copies, as Debian has them; nothing where packages are not Debian's."""
+    if shutil.which("dpkg-query") is None:
+        return
     for path in sorted(set(_found([file for _, file in binaries]).values())):
         for place in (path, Path("/", *path.parts[2:])):  # where /lib is /usr/lib, packages know files by either name
             done = subprocess.run(["dpkg-query", "-S", str(place)], capture_output=True, text=True)

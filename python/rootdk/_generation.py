@@ -43,6 +43,12 @@ def spells_out_sampling(function: Function) -> Function:
     return function
 
 
+def _number(value: Any, name: str) -> float:
+    if isinstance(value, str) or not hasattr(value, "__float__"):
+        raise TypeError(f"generate: {name} is {value!r}, expected a number")
+    return float(value)
+
+
 def generate_params(functions: Any, max_new: int, sampling: Mapping[str, Any]) -> _models_abi.GenerateParams:
     """The struct for the options of sampling; the rest of it has its defaults."""
     for name in sampling:
@@ -53,12 +59,12 @@ def generate_params(functions: Any, max_new: int, sampling: Mapping[str, Any]) -
     functions.generate_params_init(ctypes.byref(params))
     sampled = {name: given[name] for name in _DRAWS if given[name] is not None}
     if given["greedy"] and sampled:
-        raise ValueError("generate: greedy takes no temperature, top_k, top_p or min_p")
+        raise ValueError(f"generate: greedy takes no {', '.join(sampled)}")
     params.max_new, params.seed = whole(max_new, "max_new"), operator.index(given["seed"]) & 0xFFFFFFFFFFFFFFFF
     params.greedy = not sampled if given["greedy"] is None else given["greedy"]
     for name, value in sampled.items():
-        setattr(params, name, value)
-    params.repetition_penalty = given["repetition_penalty"]
+        setattr(params, name, whole(value, name) if name == "top_k" else _number(value, name))
+    params.repetition_penalty = _number(given["repetition_penalty"], "repetition_penalty")
     return params
 
 

@@ -6,6 +6,7 @@ rows.
 """
 
 import inspect
+import sys
 import types
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
@@ -39,7 +40,13 @@ class Ranks:
     def cut(self, total: int) -> distributed.Shares:
         if total < self.size:
             raise ValueError(f"use: a sequence of {total} tokens is cut over {self.size} ranks, expected as many tokens")
-        return distributed.shares(self.layout, total, self.size)
+        shares = distributed.shares(self.layout, total, self.size)
+        if not all(shares):
+            raise ValueError(
+                f"use: {self.layout} shares of {total} tokens over {self.size} ranks leave a rank without rows; "
+                "take zigzag or contiguous shares, or a longer sequence"
+            )
+        return shares
 
     def rows(self, total: int) -> distributed.Ranges:
         return self.cut(total)[self.rank]
@@ -52,9 +59,45 @@ class Ranks:
         return int(seed)
 
 
+def _rope_types(config: Any) -> List[str]:
+    """The kinds of RoPE of a model, whose options may differ by the kind of layer."""
+    found = []
+    for name in ("rope_parameters", "rope_scaling"):
+        options = getattr(config, name, None) or {}
+        for part in (options, *(x for x in options.values() if isinstance(x, dict))):
+            found.append(str(part.get("rope_type", part.get("type", ""))))
+    return found
+
+
+def _refused_module(name: str, module: Any) -> str:
+    """Why a model with this module cannot be cut; empty: nothing speaks against it."""
+    kind = f"{name} ({type(module).__name__})"
+    if isinstance(module, (nn.Conv1d, nn.RNNBase)):
+        return f"{kind} mixes neighbouring rows"
+    from_ids = "create_position_ids_from_input_ids"
+    if hasattr(module, from_ids) or isinstance(module, nn.Embedding) and "attention_mask" in _parameters(module):
+        return f"{kind} counts positions from the tokens of the whole sequence"
+    if type(module).__name__.endswith("Embeddings") and hasattr(sys.modules[type(module).__module__], from_ids):
+        return f"{kind} counts positions from the tokens of the whole sequence"
+    if name.split(".")[-1] == "pooler":
+        return f"{kind} pools a whole sequence; make the model without it (add_pooling_layer=False)"
+    if getattr(module, "token_dropout", False):
+        return f"{kind} scales its rows by how many tokens of the whole sequence are masked"
+    return ""
+
+
+def _parameters(module: Any) -> Any:
+    return inspect.signature(type(module).forward).parameters
+
+
 def refusal(model: Any) -> str:
     """Why a model cannot be cut; empty: it can."""
     config = model.config
+    if "forward" in model.__dict__ and "_rootdk_ranks" not in model.__dict__:
+        return "its forward was replaced, by accelerate or another wrapper; cut it before it is wrapped"
+    for head in ("ForSequenceClassification", "ForMultipleChoice", "ForNextSentencePrediction"):
+        if type(model).__name__.endswith(head):
+            return "its head looks at one row of the whole sequence"
     if getattr(config, "is_encoder_decoder", False):
         return "it is an encoder and a decoder; a model of one stack can be cut over ranks"
     if "position_ids" not in inspect.signature(type(model).forward).parameters:
@@ -68,9 +111,13 @@ def refusal(model: Any) -> str:
         return f"it has layers of the kind {', '.join(others) or 'chunked_attention'}, which are not cut"
     if getattr(config, "vision_config", None) is not None:
         return "its images attend to each other by a mask, which is not cut"
+    changing = sorted({"dynamic", "longrope"} & set(_rope_types(text)))
+    if changing:
+        return f"its RoPE is of the type {changing[0]}, whose angles depend on the length of the whole sequence"
     for name, module in model.named_modules():
-        if isinstance(module, (nn.Conv1d, nn.RNNBase)):
-            return f"{name} ({type(module).__name__}) mixes neighbouring rows"
+        reason = _refused_module(name, module)
+        if reason:
+            return reason
     return ""
 
 
@@ -92,6 +139,7 @@ def attention_forward(
 ) -> Tuple[torch.Tensor, Optional[torch.Tensor]]:
     """The attention function that transformers calls, over all ranks: query, key and value are this rank's rows."""
     from .huggingface import _STATS
+    from .torch._sdpa import lower_for_autocast
 
     ranks: Ranks = module._rootdk_ranks
     if ranks.shares is None:
@@ -105,6 +153,7 @@ def attention_forward(
         if getattr(getattr(module, "config", None), "sliding_window", None) is not None:
             raise UnsupportedError(f"rootdk: {type(module).__name__} does not tell the window that its model has")
         sliding_window = None
+    query, key, value = lower_for_autocast(query, key, value)
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
     collector = getattr(module, "_rootdk_statistics", None)
     options: Dict[str, Any] = dict(ranks.padding)
@@ -166,6 +215,20 @@ def _arguments(model: Any, arguments: Tuple[Any, ...], options: Dict[str, Any]) 
     return {name: value for name, value in named.items() if value is not None}
 
 
+def _check_call(model: Any, named: Dict[str, Any], mask: Optional[torch.Tensor], labels: Any) -> None:
+    """Raises where a call would be computed otherwise than in one process."""
+    if model.training and getattr(model, "is_gradient_checkpointing", False):
+        raise UnsupportedError("use: gradient checkpointing is not served by a model whose sequence is cut over ranks")
+    routers = named.get("output_router_logits", getattr(model.config, "output_router_logits", False))
+    if labels is not None and routers:
+        raise UnsupportedError("use: the loss of routers is that of a whole sequence; set output_router_logits=False")
+    positions = named.get("position_ids")
+    if mask is None and positions is not None and not bool((positions.diff(dim=-1) == 1).all()):
+        raise UnsupportedError(
+            "use: position_ids do not rise by 1: packed documents, which attend to themselves alone, are not served"
+        )
+
+
 def forward(model: Any, *arguments: Any, **options: Any) -> Any:
     """The model's forward: the whole goes in, this rank's rows come out."""
     ranks: Ranks = model._rootdk_ranks
@@ -175,6 +238,7 @@ def forward(model: Any, *arguments: Any, **options: Any) -> Any:
         raise ValueError("use: the model is called without input_ids and inputs_embeds")
     batch, total = whole.shape[:2]
     mask, labels = named.pop("attention_mask", None), named.pop("labels", None)
+    _check_call(model, named, mask, labels)
     for name, value in named.items():
         if name == "past_key_values" or name == "logits_to_keep" and not (isinstance(value, int) and value == 0):
             raise UnsupportedError(f"use: {name} is not served by a model whose sequence is cut over ranks")

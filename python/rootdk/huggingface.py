@@ -9,6 +9,7 @@ Works with every model that goes through the attention interface of transformers
 GPT-J and DeBERTa-v2 (5 and later), whose attention modules are wrapped. `restore(model)` switches back.
 """
 
+import html
 import math
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
@@ -110,7 +111,7 @@ class Statistics:
         return str(self.plot()) if self._layers else None
 
     def _repr_html_(self) -> str:
-        return f"<div>{self._repr_svg_() or ''}<pre>{self!r}</pre></div>"
+        return f"<div>{self._repr_svg_() or ''}<pre>{html.escape(repr(self))}</pre></div>"
 
 
 def _split_mask(mask: Optional[torch.Tensor], kv_len: int) -> Tuple[Optional[torch.Tensor], Optional[torch.Tensor]]:

@@ -3,6 +3,6 @@
 
 namespace rootdk::cpu {
 
-std::span<const DecodeTarget> decode_targets() { return {}; }
+ROOTDK_API std::span<const DecodeTarget> decode_targets() { return {}; }
 
 }  // namespace rootdk::cpu

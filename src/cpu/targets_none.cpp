@@ -3,6 +3,6 @@
 
 namespace rootdk::cpu {
 
-std::span<const Target> targets() { return {}; }
+ROOTDK_API std::span<const Target> targets() { return {}; }
 
 }  // namespace rootdk::cpu

@@ -80,7 +80,9 @@ class CachedCall {
              {.cpu = {.executor = context_.executor}});
     };
     const TensorView out = part(out_view_, range);
-    if (!rows_.rounds_queries || rows_.cache->config().dtype == DType::f32) return attend_to(part(q_, range), out);
+    const DType stored = rows_.cache->config().dtype;
+    const bool rounds = rows_.rounds_queries && (stored == DType::bf16 || stored == DType::f8e4m3);
+    if (!rounds) return attend_to(part(q_, range), out);
     Tensor narrow(DType::bf16, {1, out.size(1), out.size(2), out.size(3)});
     attend_to(convert(part(q_, range), DType::bf16), narrow);
     const BFloat16* from = narrow.view().as<BFloat16>();

@@ -16,7 +16,7 @@ struct CachedRows {
   KvCache* cache = nullptr;  // null: no cache
   std::int64_t layer = 0;    // of the cache
   std::span<const KvStep> steps{};
-  // Queries that attend() gets, and its outputs, are rounded to bf16: over keys of 16 bits or less that is half the
+  // Queries that attend() gets, and its outputs, are rounded to bf16 over a bf16 or e4m3 cache: that is half the
   // arithmetic, which is what a long context costs where many query heads share a key head.
   bool rounds_queries = false;
 };

@@ -239,6 +239,7 @@ def run(c, report):
         target = report.target
     else:
         target = accepted[c["target"] % len(accepted)]
+    built.target = target
     report.count(target, c["dtype"], "forward")
     result = _forward(built, request, target, c["threads"])
     arrays = _arrays_of(result, request)

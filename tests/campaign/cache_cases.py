@@ -373,7 +373,7 @@ class Runner:
         if c["place"] == "cuda" and c["dtype"] in ("i8", "f8e4m3"):
             rounding.half = max(rounding.half, 2.0**-11)
             rounding.lost = max(rounding.lost, 2.0**-14)
-        if c["dtype"] in ("bf16", "f16"):
+        if c["dtype"] == "f16" or c["dtype"] == "bf16" and (c["q_dtype"] not in ("f32", "f64") or c["place"] == "cuda"):
             rounding.half = max(rounding.half, TYPES[c["dtype"]][0])
         rounding.logit = rounding.logit + more * truth.taking_part
         tolerance.prepare(truth, rounding)

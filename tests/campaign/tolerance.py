@@ -36,9 +36,9 @@ class Rounding:
         if forward.o.get("softcap"):
             self.logit = self.logit + 16 * unit * forward.o["softcap"] * forward.taking_part
 
-    def cap_slope(self, c):
+    def cap_slope(self, c, hopper):
         """What the slope of a softcap of 1 may be off by, over a rounding of 1."""
-        return {"bf16": 2.0**-17, "f16": 2.0**-20}.get(c["dtype"], 0.0) if c["place"] == "cuda" else 0.0
+        return {"bf16": 2.0**-17, "f16": 2.0**-20}.get(c["dtype"], 0.0) if hopper else 0.0
 
     def weight(self, p, lse):
         """The relative error of weights whose lse is rounded."""
@@ -282,7 +282,7 @@ def _backward_errors(built, truth, part, lse, upstream):
     if built.c["place"] == "cuda" and truth.o.get("score") == "cosine":
         _add_rounded_cosines(r, part, errors)
     if softcap:  # 1 - t^2 near 0 is off by a rounding of 1, or by what docs/operation.md allows kernels of 16-bit types
-        flat = part.spread(part.ds_size * (8 * r.unit + r.cap_slope(built.c) / softcap), flat=True)
+        flat = part.spread(part.ds_size * (8 * r.unit + r.cap_slope(built.c, built.target == "sm90") / softcap), flat=True)
         errors = {name: x + flat.get(name, 0) for name, x in errors.items()}
     errors["v"] = (m * p * (relative + r.half + r.rows) + r.lost * (p > 0) * m).swapaxes(-1, -2) @ g
     errors["v"] = errors["v"] + r.lost_products(p.shape[2], part.g)

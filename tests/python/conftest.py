@@ -86,3 +86,10 @@ def skip_where_refused(q, k, v, **params):
     explanation = rootdk.explain(q, k, v, **params)
     if not explanation.chosen and q.device.type == "cuda":
         pytest.skip("refused on CUDA: " + explanation.error.splitlines()[-1].strip())
+
+
+def pytest_sessionfinish(session, exitstatus):
+    """A file that skips as a whole, since a package is missing, has no tests: that is no failure."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and reporter and reporter.stats.get("skipped"):
+        session.exitstatus = pytest.ExitCode.OK

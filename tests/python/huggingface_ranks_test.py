@@ -56,7 +56,7 @@ def falcon():
 
 def bert():
     config = transformers.BertConfig(intermediate_size=48, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **SIZES)
-    return transformers.BertModel(config)
+    return transformers.BertModel(config, add_pooling_layer=False)
 
 
 MODELS = [llama, mistral, gpt2, gptj, falcon, bert]
@@ -187,6 +187,16 @@ def check_refusals(rank, ranks):
     bloom = transformers.BloomForCausalLM(transformers.BloomConfig(hidden_size=32, n_layer=1, n_head=4, vocab_size=64))
     with pytest.raises(rootdk.UnsupportedError, match="BloomForCausalLM: its forward takes no position_ids"):
         rootdk.huggingface.use(bloom, group=dist.group.WORLD)
+    with pytest.raises(rootdk.UnsupportedError, match="position_ids do not rise by 1"):
+        model(ids, position_ids=(torch.arange(LENGTH) % 20)[None].expand(2, -1))
+    model.train()
+    model.gradient_checkpointing_enable()
+    with pytest.raises(rootdk.UnsupportedError, match="gradient checkpointing is not served"):
+        model(ids)
+    model.gradient_checkpointing_disable()
+    rootdk.huggingface.use(model, group=dist.group.WORLD, shares="striped")
+    with pytest.raises(ValueError, match="striped shares of 37 tokens over 2 ranks leave a rank without rows"):
+        model(ids)
     rootdk.huggingface.restore(model)
     with pytest.raises(ValueError, match="is not cut over ranks"):
         rootdk.huggingface.rows(model, LENGTH)
@@ -213,6 +223,45 @@ def test_rows_loss_and_gradients_are_those_of_the_whole(ranks):
 @pytest.mark.parametrize("body", [check_left_padding_and_positions, check_statistics, check_dropout, check_refusals])
 def test_two_ranks(body):
     run(2, body)
+
+
+def roberta():
+    return transformers.RobertaForMaskedLM(transformers.RobertaConfig(intermediate_size=48, **SIZES))
+
+
+def opt():
+    config = transformers.OPTConfig(ffn_dim=48, word_embed_proj_dim=32, **SIZES)
+    return transformers.OPTForCausalLM(config)
+
+
+def llama_of_changing_angles():
+    config = transformers.LlamaConfig(intermediate_size=48, **SIZES)
+    config.rope_parameters = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
+    return transformers.LlamaForCausalLM(config)
+
+
+def bert_that_pools():
+    return transformers.BertModel(transformers.BertConfig(intermediate_size=48, **SIZES))
+
+
+def classifier():
+    return transformers.LlamaForSequenceClassification(transformers.LlamaConfig(intermediate_size=48, **SIZES))
+
+
+@pytest.mark.parametrize(
+    "make, reason",
+    [
+        (roberta, "counts positions from the tokens of the whole"),
+        (opt, "counts positions from the tokens of the whole"),
+        (llama_of_changing_angles, "of the type dynamic"),
+        (bert_that_pools, "pools a whole sequence"),
+        (classifier, "one row of the whole sequence"),
+    ],
+)
+def test_models_that_look_at_the_whole_are_refused(make, reason):
+    from rootdk import _hf_ranks
+
+    assert reason in _hf_ranks.refusal(make())
 
 
 def test_without_a_process_group():

@@ -73,7 +73,7 @@ class MapWithAxes {
       element.replaceChildren(...shown.map(
           ([text, i]) =>
               svg('text', {class: i === chosen ? 'tick chosen' : 'tick', ...at((i + 0.5) * stride)},
-                  tokenText(text).slice(0, 8))));
+                  [...tokenText(text)].slice(0, 8).join(''))));  // by code points
     };
     axis(
         this.keys, keys, columns, key, [side, kAbove],

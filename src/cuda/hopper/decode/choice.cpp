@@ -58,7 +58,7 @@ DecodeChoice choose_decode(const ForwardCall& call) {
   choice.rows = s.batch * s.heads * s.q_len;
   choice.value_dim = s.value_dim;
   choose_split(choice, s.batch * s.kv_heads, divide_up(s.kv_len, choice.kernel.block_kv));
-  choice.merges = choice.splits > 1 || s.q_len > 1;
+  choice.repairs = s.q_len > 1 || call.params.bias.defined() || call.dropout.threshold > 0;
   return choice;
 }
 

@@ -16,10 +16,11 @@ struct DecodeChoice {
   DecodeKernel kernel;
   int splits = 1;
   int split_tiles = 0;  // key tiles of a part
-  bool merges = false;  // several parts, or several tokens (repair.cuh)
+  bool repairs = false;  // a row may not see what its tile sees (repair.cuh)
   std::int64_t rows = 0, value_dim = 0;
 
-  std::size_t workspace_bytes() const { return merges ? partials_bytes(splits, rows, value_dim) : 0; }
+  bool merges() const { return splits > 1 || repairs; }
+  std::size_t workspace_bytes() const { return merges() ? partials_bytes(splits, rows, value_dim) : 0; }
 };
 
 // Few queries against keys of one length, in a call that has not been refused.

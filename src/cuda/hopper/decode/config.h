@@ -107,8 +107,7 @@ struct CacheKeys {
 
 struct DecodeKernel {
   const void* function = nullptr;  // void(ForwardMaps, ForwardParams, CacheKeys)
-  const void* merge =
-      nullptr;  // void(ForwardParams, CacheKeys), like merge_and_repair, which tiles of several tokens need
+  const void* merge = nullptr;     // void(ForwardParams, CacheKeys)
   const void* merge_and_repair = nullptr;
   int head_dim = 0, block_kv = 0;
   int rows = 0;  // of a query tile

@@ -16,7 +16,7 @@ void launch_decode(const ForwardCall& call, const DecodeChoice& choice) {
   params.split_tiles = choice.split_tiles;
   params.query_tiles = params.sequences;
   params.tile_rows = params.q_len * params.group;
-  if (choice.merges) set_partials(params, call.execution.cuda.workspace, choice.rows);
+  if (choice.merges()) set_partials(params, call.execution.cuda.workspace, choice.rows);
   const CacheKeys no_cache;
   const ForwardMaps maps{.q = {},
                          .k = make_tensor_map(call.k, kernel.block_kv, 64),
@@ -31,8 +31,8 @@ void launch_decode(const ForwardCall& call, const DecodeChoice& choice) {
                  .stream = stream,
                  .device = call.q.device.index},
                 maps, params, no_cache);
-  if (!choice.merges) return;
-  launch_kernel({.function = call.shape.q_len > 1 ? kernel.merge_and_repair : kernel.merge,
+  if (!choice.merges()) return;
+  launch_kernel({.function = choice.repairs ? kernel.merge_and_repair : kernel.merge,
                  .name = "the merge of decode",
                  .grid = dim3(static_cast<unsigned>(choice.rows)),
                  .block = dim3(kDecodeMergeThreads),

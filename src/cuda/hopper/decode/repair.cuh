@@ -1,9 +1,10 @@
 #pragma once
 
 // The products multiply weights of 0 with the values of keys that a row does not see, and 0 times NaN is NaN. Values
-// that no row of a tile sees are set to 0 beforehand. Values that only some rows see are not, where a tile has several
-// tokens: if a part of a row's output is not finite although its weights are, merge_kernel computes it again, key by
-// key, over the keys that the row sees. This is slow and very rare.
+// that no row of a tile sees by its position are set to 0 beforehand. Values that only some rows see are not, where a
+// tile has several tokens, nor those that a bias of -inf or dropout hides. If a part of a row's output is not finite
+// although its weights are, merge_and_repair_kernel computes it again, key by key, over the keys that the row sees. This
+// is slow and very rare.
 
 #include <cmath>
 #include <cstdint>
@@ -102,10 +103,11 @@ __device__ __noinline__ float repaired_sum(const ForwardParams& p, const CacheKe
   for (int part = 0; part < parts; ++part) {
     const std::int64_t at = part * parts_apart + first;
     const float4 sums = p.partial_sums[at];
-    if (sums.y == 0.f) continue;  // the row saw none of these keys: there is no output
+    const float share = ptx::exp2_approximate(sums.x - top);
+    if (sums.y == 0.f || share == 0.f) continue;  // the row saw none of these keys: there is no output
     float x = p.partial_out[at * p.value_dim + column];
     if (!isfinite(x)) x = repaired_output<Element>(p, cache, rows, part, row.in_tile, column, sums.x);
-    sum = fmaf(ptx::exp2_approximate(sums.x - top), x, sum);
+    sum = fmaf(share, x, sum);
   }
   return sum;
 }

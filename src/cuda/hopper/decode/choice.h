@@ -15,7 +15,7 @@ namespace rootdk::cuda::hopper {
 struct DecodeChoice {
   DecodeKernel kernel;
   int splits = 1;
-  int split_tiles = 0;  // key tiles of a part
+  int split_tiles = 0;   // key tiles of a part
   bool repairs = false;  // a row may not see what its tile sees (repair.cuh)
   std::int64_t rows = 0, value_dim = 0;
 

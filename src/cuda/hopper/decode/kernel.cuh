@@ -3,7 +3,8 @@
 // Decode: few queries against many keys. The heads of a group, and all their queries, are the rows of one tile, so that
 // each key and value is loaded once. A block processes one part of the keys of one key head; over a cache, one or more
 // chunks. If a row has several parts, or needs repair (repair.cuh), each part's sums and unnormalised output go to the
-// workspace, and merge_kernel or merge_and_repair_kernel merges them in order. README.md in this folder walks through the stages.
+// workspace, and merge_kernel or merge_and_repair_kernel merges them in order. README.md in this folder walks through
+// the stages.
 
 #include "cuda/hopper/decode/config.h"
 #include "cuda/hopper/decode/merge.cuh"

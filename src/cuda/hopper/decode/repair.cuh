@@ -3,8 +3,8 @@
 // The products multiply weights of 0 with the values of keys that a row does not see, and 0 times NaN is NaN. Values
 // that no row of a tile sees by its position are set to 0 beforehand. Values that only some rows see are not, where a
 // tile has several tokens, nor those that a bias of -inf or dropout hides. If a part of a row's output is not finite
-// although its weights are, merge_and_repair_kernel computes it again, key by key, over the keys that the row sees. This
-// is slow and very rare.
+// although its weights are, merge_and_repair_kernel computes it again, key by key, over the keys that the row sees.
+// This is slow and very rare.
 
 #include <cmath>
 #include <cstdint>

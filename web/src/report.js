@@ -92,6 +92,9 @@ class Side {
     };
     const across = axis(this.queryTokens(stack), cells?.queries, rows, queries),
           along = axis(this.keyTokens(stack), cells?.keys, columns, keys);
+    // A stack that attends to later tokens anywhere masks none of them.
+    const causal = stack === 'self' &&
+        !one.map.values.some((weight, n) => weight > 0 && n % columns > Math.floor(n / columns));
     return {
       name: `${stack === 'self' ? '' : stack + ', '}layer ${one.layer}, head ${one.head}`,
       map: one.map,
@@ -99,7 +102,7 @@ class Side {
       keys: along.texts,
       crosses: stack === 'cross',
       pooled,
-      masked: (i, j) => stack === 'self' && j > i,
+      masked: (i, j) => causal && j > i,
       queryName: across.name,
       keyName: along.name
     };

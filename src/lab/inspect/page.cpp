@@ -159,11 +159,19 @@ std::vector<std::string> beginnings(const std::vector<std::string>& tokens, std:
   return texts;
 }
 
+bool is_pooled(const HeadProfile& head) { return head.map_rows < head.rows || head.map_columns < head.keys; }
+
+// The first head whose map is pooled, or the first of all: stacks of a model have different lengths.
+const HeadProfile& pooled_or_first(const Inspection& side) {
+  const auto pooled = std::ranges::find_if(side.heads, is_pooled);
+  return pooled == side.heads.end() ? side.heads.at(0) : *pooled;
+}
+
 // What the page has no room for, as sentences.
 std::vector<std::string> left_out(const Inspection& side) {
   std::vector<std::string> notes;
-  const HeadProfile& head = side.heads.at(0);
-  if (head.map_rows < head.rows || head.map_columns < head.keys)
+  const HeadProfile& head = pooled_or_first(side);
+  if (is_pooled(head))
     notes.push_back("The maps have " + std::to_string(head.map_rows) + " × " + std::to_string(head.map_columns) +
                     " cells for " + std::to_string(head.rows) + " × " + std::to_string(head.keys) +
                     " weights: a cell is the mean over its queries of the weight summed over its keys");
@@ -274,28 +282,29 @@ void write_summary(std::ostream& html, std::span<const Inspection> sides) {
 }
 
 void write_guide(std::ostream& html, const Inspection& side) {
-  const HeadProfile& head = side.heads.at(0);
+  const bool pooled = is_pooled(pooled_or_first(side));
+  const bool sampled = std::ranges::any_of(side.heads, [](const auto& head) { return head.sampled_rows < head.rows; });
   html << "<h2>How to read this</h2><p>A head compares the query of each token with the keys of the tokens it may see; "
           "the softmax of that is its attention weights. Rows of a map are queries, columns are keys. All maps have "
           "one scale:</p><div class=\"scale\"><span>0</span><i></i><span>1</span></div><p class=\"soft\">The shade is "
           "the square root of the weight, so that small weights show: 0.25 is half of full colour, 0.01 a tenth. A "
           "head has the colour of its label.</p><p>"
-       << (head.map_rows == head.rows && head.map_columns == head.keys
-               ? "Every cell is one exact weight. "
-               : "A cell is the mean over its queries of the weight summed over its keys. ");
-  html << "Entropy, effective keys (the mean of e^entropy), the largest logit, saturated rows (a weight over 0.9), "
-          "gradient left (1 − Σp²) and sink mass (weight on key 0) are taken over all "
-       << head.rows << " rows, inside the kernel. Distance and the scores of the labels come from the exact weights of "
-       << head.sampled_rows << (head.sampled_rows == head.rows ? " rows: all of them" : " evenly spaced rows")
-       << ", rows that see fewer than 8 keys (or half of a shorter text) left out. “Received” shades a token by how "
-          "many times the weight it receives exceeds what uniform attention over the same mask would give it, from 1 "
-          "(not at all) to "
-       << number(kFullShade)
-       << " (full); where a head attends to near tokens, these are the late ones, which few other rows see.</p><p>"
-          "“Chance” beside a score is what uniform attention over the same mask would score. A star marks a score "
-          "that is significantly above it (for “broad”: above one half): the chance that any head of this model gets "
-          "a star without cause is at most "
-       << number(kFalseLabels) << ". A head gets a label where the score is significant and meets the rule:</p><table>";
+       << (pooled ? "A cell is the mean over its queries of the weight summed over its keys. "
+                  : "Every cell is one exact weight. ");
+  html
+      << "Entropy, effective keys (the mean of e^entropy), the largest logit, saturated rows (a weight over 0.9), "
+         "gradient left (1 − Σp²) and sink mass (weight on key 0) are taken over all rows, inside the kernel. Distance "
+         "and the scores of the labels come from the exact weights of "
+      << (sampled ? "evenly spaced rows" : "all rows")
+      << ", rows that see fewer than 8 keys (or half of a shorter text) left out. “Received” shades a token by how "
+         "many times the weight it receives exceeds what uniform attention over the same mask would give it, from 1 "
+         "(not at all) to "
+      << number(kFullShade)
+      << " (full); where a head attends to near tokens, these are the late ones, which few other rows see.</p><p>"
+         "“Chance” beside a score is what uniform attention over the same mask would score. A star marks a score "
+         "that is significantly above it (for “broad”: above one half): the chance that any head of this model gets "
+         "a star without cause is at most "
+      << number(kFalseLabels) << ". A head gets a label where the score is significant and meets the rule:</p><table>";
   for (const LabelRule& rule : label_rules())
     html << "<tr><td class=\"label l" << static_cast<int>(rule.label) << "\">" << rule.name << "</td><td>" << rule.rule
          << ".</td></tr>";

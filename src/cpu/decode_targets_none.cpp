@@ -1,5 +1,6 @@
 // For processors without kernels: the reference does everything.
 #include "cpu/decode_targets.h"
+#include "rootdk/export.h"
 
 namespace rootdk::cpu {
 

@@ -1,5 +1,6 @@
 // A processor that no kernel is written for: the reference runs instead.
 #include "cpu/targets.h"
+#include "rootdk/export.h"
 
 namespace rootdk::cpu {
 

@@ -202,7 +202,7 @@ def _set_implementation(model: Any, name: str) -> None:
 
 
 def _switch(model: Any, name: str, group: Any) -> str:
-    """Sets the attention of a model. Gives the reason where it cannot be set; the model is then as it was."""
+    """Sets the attention of a model. Gives the reason where it cannot be set; the model then has its attention of before."""
     import transformers
 
     wrapped = _hf_modules.wrapped_modules(model)
@@ -243,7 +243,7 @@ def use(model: Any, *, stats: bool = False, group: Any = None, shares: str = "zi
     before = model.config._attn_implementation
     reason = _switch(model, NAME if group is None else _RANKS, group)
     if reason:
-        raise UnsupportedError(f"use: {type(model).__name__}: {reason}; it stays on {before!r}")
+        raise UnsupportedError(f"use: {type(model).__name__}: {reason}; it is on {model.config._attn_implementation!r}")
     if before not in (NAME, _RANKS):
         model._rootdk_before = before
     if ranks is not None:

@@ -57,18 +57,17 @@ int usable_threads() {
 }
 
 // Waits for `ready` without giving up the processor, for at most kAwake. Products of a model's layers follow each other
-// within that time, and to wake a sleeping thread takes as long as a product of one token.
+// within that time, and waking a sleeping thread takes as long as a product of one token.
 constexpr std::chrono::microseconds kAwake{100};
 template <class Ready>
-bool spin_until(Ready ready) {
+void spin_until(Ready ready) {
   const auto end = std::chrono::steady_clock::now() + kAwake;
   do {
     for (int i = 0; i < 32; ++i) {
-      if (ready()) return true;
+      if (ready()) return;
       pause_processor();
     }
   } while (std::chrono::steady_clock::now() < end);
-  return false;
 }
 
 // One job at a time: the caller works along with the threads, and indices are handed out by a counter. A thread that

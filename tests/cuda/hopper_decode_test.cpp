@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "conformance/cases.h"
+#include "conformance/special_values.h"
 #include "cuda/cuda_memory.h"
 #include "cuda/device_case.h"
 
@@ -90,6 +91,18 @@ TEST_F(HopperDecode, NaNReachesOnlyTheQueriesThatSeeIt) {
       CaseSpec spec{.name = "seen", .heads = 4, .kv_heads = 2, .q_len = 2, .kv_len = kv_len, .head_dim = head_dim};
       spec.scalars.causal = true;
       spec.edit = plant_nan_in_last_value;
+      expect_close(make_case(spec, DType::bf16));
+    }
+  }
+}
+
+// What a bias of -inf hides, from one query and from several.
+TEST_F(HopperDecode, BiasHidesNaN) {
+  for (const std::int64_t q_len : {1, 4}) {
+    for (const std::int64_t kv_len : {60, 1500}) {  // one part, and several
+      CaseSpec spec{.name = "hidden", .q_len = q_len, .kv_len = kv_len, .head_dim = 64};
+      spec.bias = {1, 2, q_len, kv_len};
+      spec.edit = plant_nan_under_minus_infinity;
       expect_close(make_case(spec, DType::bf16));
     }
   }

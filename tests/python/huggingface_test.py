@@ -219,5 +219,5 @@ def test_a_model_that_cannot_be_switched_says_so(model):
     import rootdk.huggingface
 
     model.set_attn_implementation = lambda name: None
-    with pytest.raises(ValueError, match="Model: does not let its attention be set; it stays on 'eager'"):
+    with pytest.raises(ValueError, match="Model: does not let its attention be set; it is on 'eager'"):
         rootdk.huggingface.use(model)

@@ -5,6 +5,7 @@ import base64
 import shutil
 import socket
 import sys
+import xml.etree.ElementTree
 
 SKIPPED = 77
 
@@ -124,6 +125,24 @@ class Page:
     def choose(self, group, value):
         self.click(f'[role=radiogroup][aria-label="{group}"] [data-value="{value}"]')
         self.settle()
+
+    def check_pictures(self, name, page):
+        """Every picture that is shown can be saved. `page`: the name of the page's object in JavaScript."""
+        pictures = self.driver.execute_async_script(f"""
+            const done = arguments[0];
+            Promise.all([...document.querySelectorAll('figure.picture:not([hidden])')].map(async figure =>
+              [figure.dataset.name, {page}.pictureSvg(figure), (await {page}.picturePng(figure)).size])).then(done, error => done(String(error)))""")
+        check(isinstance(pictures, list) and pictures, f"{name}: {pictures}")
+        for picture, text, size in pictures:
+            root = xml.etree.ElementTree.fromstring(text)
+            check(root.tag.endswith("svg") and len(root) > 1 and "var(--" not in text, f"{name}: {picture} as SVG: {text[:200]}")
+            check(size > 400, f"{name}: {picture} as PNG has {size} bytes")
+
+    def check_saving(self, name):
+        """The button of the map leaves a file."""
+        self.script("document.querySelector('figure[data-name=map] [data-kind=png]').click()")
+        self.until("return document.getElementById('readout').textContent.startsWith('Saved')", f"{name}: saving")
+        WebDriverWait(self.driver, 30).until(lambda _: (self.folder / "rootdk-map.png").exists())
 
     def screenshot(self, path):
         picture = self.driver.execute_cdp_cmd("Page.captureScreenshot", {"format": "png", "captureBeyondViewport": True})

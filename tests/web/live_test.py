@@ -11,9 +11,8 @@ import pathlib
 import subprocess
 import sys
 import tempfile
-import xml.etree.ElementTree
 
-from browser import ActionChains, By, Keys, Page, WebDriverWait, check
+from browser import ActionChains, By, Keys, Page, check
 from native import Native, expect_close
 
 SCREENS = [((1280, 900), False), ((1280, 900), True), ((390, 844), False), ((390, 844), True)]
@@ -196,26 +195,15 @@ def check_zero(page, name):
             page.settle()
 
 
-def check_exports(page, name, folder):
+def check_exports(page, name):
     for view in VIEWS:
         page.script("rootdkLive.change({view: arguments[0], step: 0})", view)
         page.settle()
         if view == "claims":
             page.until("return document.querySelectorAll('.claim figure.picture').length > 0", f"{name}: no figure of a claim")
-        pictures = page.driver.execute_async_script("""
-            const done = arguments[0];
-            Promise.all([...document.querySelectorAll('figure.picture:not([hidden])')].map(async figure =>
-              [figure.dataset.name, rootdkLive.pictureSvg(figure), (await rootdkLive.picturePng(figure)).size])).then(done, error => done(String(error)))""")
-        check(isinstance(pictures, list) and pictures, f"{name}: {view}: {pictures}")
-        for picture, text, size in pictures:
-            root = xml.etree.ElementTree.fromstring(text)
-            check(root.tag.endswith("svg") and len(root) > 1 and "var(--" not in text, f"{name}: {picture} as SVG: {text[:200]}")
-            check(size > 400, f"{name}: {picture} as PNG has {size} bytes")
+        page.check_pictures(f"{name}: {view}", "rootdkLive")
     page.show("text")
-    page.script("document.querySelector('figure[data-name=map] [data-kind=png]').click()")
-    page.until("return document.getElementById('readout').textContent.startsWith('Saved')", f"{name}: saving")
-    wait = WebDriverWait(page.driver, 30)
-    wait.until(lambda _: (folder / "rootdk-map.png").exists())
+    page.check_saving(name)
 
 
 def check_link(page, name, size, dark):
@@ -263,7 +251,7 @@ def main():
                         page.until("return !rootdkLive.views.get('claims').measuring", "measuring")
                         page.screenshot(pictures / f"{name}-{view}.png")
                 if number in (0, 3):
-                    check_exports(page, name, folder)
+                    check_exports(page, name)
                 check_link(page, name, size, dark)
                 print(f"{name}: fine")
         finally:

@@ -10,9 +10,8 @@ import pathlib
 import subprocess
 import sys
 import tempfile
-import xml.etree.ElementTree
 
-from browser import ActionChains, By, Keys, Page, WebDriverWait, check
+from browser import ActionChains, By, Keys, Page, check
 from native import Native, expect_close
 
 DESKTOP, PHONE = (1280, 900), (390, 844)
@@ -128,22 +127,12 @@ def check_row(page, native, name):
     page.check_texts(f"{name} row")
 
 
-def check_exports(page, name, folder):
+def check_exports(page, name):
     for view in ("heads", "row"):
         page.show(view)
-        pictures = page.driver.execute_async_script("""
-            const done = arguments[0];
-            Promise.all([...document.querySelectorAll('figure.picture:not([hidden])')].map(async figure =>
-              [figure.dataset.name, rootdkReport.pictureSvg(figure), (await rootdkReport.picturePng(figure)).size])).then(done, error => done(String(error)))""")
-        check(isinstance(pictures, list) and pictures, f"{name}: {view}: {pictures}")
-        for picture, text, size in pictures:
-            root = xml.etree.ElementTree.fromstring(text)
-            check(root.tag.endswith("svg") and len(root) > 1 and "var(--" not in text, f"{name}: {picture} as SVG: {text[:200]}")
-            check(size > 400, f"{name}: {picture} as PNG has {size} bytes")
+        page.check_pictures(f"{name}: {view}", "rootdkReport")
     page.show("heads")
-    page.script("document.querySelector('figure[data-name=map] [data-kind=png]').click()")
-    page.until("return document.getElementById('readout').textContent.startsWith('Saved')", f"{name}: saving")
-    WebDriverWait(page.driver, 30).until(lambda _: (folder / "rootdk-map.png").exists())
+    page.check_saving(name)
 
 
 def check_link(page, name, size, dark):
@@ -180,7 +169,7 @@ def check_other(page, name, rows):
     page.settle()
 
 
-def check_report(page, native, folder, pictures):
+def check_report(page, native, pictures):
     for number, (size, dark) in enumerate(SCREENS):
         name = f"report-{size[0]}-{'dark' if dark else 'light'}"
         page.open(size, dark)
@@ -197,7 +186,7 @@ def check_report(page, native, folder, pictures):
             if pictures:
                 page.screenshot(pictures / f"{name}-{view}.png")
         if number in (0, 3):
-            check_exports(page, name, folder)
+            check_exports(page, name)
         check_link(page, name, size, dark)
         print(f"{name}: fine")
 
@@ -231,7 +220,7 @@ def main():
         page = Page(report("heads", "builtin", "--prompt", TEXT), folder, READY)
         try:
             check("http://" not in page.file.read_text().replace("http://www.w3.org/", ""), "the page names another address")
-            check_report(page, native, folder, pictures)
+            check_report(page, native, pictures)
             for file, rows in others:
                 page.file = file
                 for size, dark in ((DESKTOP, False), (PHONE, True)):

@@ -104,7 +104,7 @@ __device__ __noinline__ float repaired_sum(const ForwardParams& p, const CacheKe
     const std::int64_t at = part * parts_apart + first;
     const float4 sums = p.partial_sums[at];
     const float share = ptx::exp2_approximate(sums.x - top);
-    if (sums.y == 0.f || share == 0.f) continue;  // the row saw none of these keys: there is no output
+    if (sums.y == 0.f || share == 0.f) continue;  // no key seen, so no output; or too small to count
     float x = p.partial_out[at * p.value_dim + column];
     if (!isfinite(x)) x = repaired_output<Element>(p, cache, rows, part, row.in_tile, column, sums.x);
     sum = fmaf(share, x, sum);

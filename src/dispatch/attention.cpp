@@ -21,21 +21,18 @@ std::vector<BackwardImplementation> implementations<BackwardCall>() {
 
 }  // namespace dispatch
 
-using dispatch::choose;
 using dispatch::explain_call;
 using dispatch::workspace_of;
 
 void attention(ConstTensorView q, ConstTensorView k, ConstTensorView v, TensorView out, const AttentionParams& params,
                const AttentionStats& stats, const Execution& execution) {
-  const ForwardCall call = make_forward_call(q, k, v, out, params, stats, execution);
-  choose("attention", call).run(call);
+  dispatch::run("attention", make_forward_call(q, k, v, out, params, stats, execution));
 }
 
 void attention_backward(const AttentionSaved& saved, const AttentionUpstream& upstream,
                         const AttentionGradients& gradients, const AttentionParams& params,
                         const Execution& execution) {
-  const BackwardCall call = make_backward_call(saved, upstream, gradients, params, execution);
-  choose("attention_backward", call).run(call);
+  dispatch::run("attention_backward", make_backward_call(saved, upstream, gradients, params, execution));
 }
 
 std::size_t attention_workspace(ConstTensorView q, ConstTensorView k, ConstTensorView v, TensorView out,

@@ -1,10 +1,12 @@
 """Attention as PyTorch sees it: torch.library operators from 2.4 on, a torch.autograd.Function before and beside."""
 
-from typing import TYPE_CHECKING, Any, List, Literal, Optional, Sequence, Tuple, Union, overload
+from typing import TYPE_CHECKING, Any, Callable, List, Literal, Optional, Sequence, Tuple, Union, overload
 
 import torch
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
+from .. import _fast
+from .._arrays import kind_of
 from .._params import ATTENTION, AttentionOptions, Pair, Params, spells_out
 from .._result import AttentionResult
 from .._stats import Asked, AskedRows, Rows, Stats, StatsRequest
@@ -14,6 +16,9 @@ from ._kernels import N_TENSORS, NUMBER_ARGUMENTS, OUTPUTS, TENSOR_ARGUMENTS, TE
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+kind_of(torch.empty(0), "")  # the binding knows PyTorch from here on
+_fast_attention: Any = _fast.binding and _fast.binding.attention
+is_compiling: Callable[[], bool] = getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)
 HAS_OPERATORS = hasattr(torch, "library") and hasattr(torch.library, "register_autograd")
 # The index of each differentiable tensor among the arguments.
 _NAMES = ["q", "k", "v"] + [name for _, name in TENSOR_ARGUMENTS]
@@ -286,4 +291,8 @@ def attention(
         itself: Any = attention
         return handle_torch_function(itself, (q, k, v), q, k, v, **named)  # type: ignore[no-any-return]
     request = StatsRequest.make(stats, map_size, weights, stats_stride)
+    if request is None and target is None and threads is None and _fast_attention is not None and not is_compiling():
+        result = _fast_attention((q, k, v), options)
+        if result is not NotImplemented:
+            return result  # type: ignore[no-any-return]
     return run(q, k, v, Params(options), request, target, threads)

@@ -122,18 +122,12 @@ PyObject* autograd_forward(PyObject*, PyObject* arguments) {
       !describe_inputs(call, q, PyTuple_GetItem(arguments, 3), PyTuple_GetItem(arguments, 4))) {
     return leave();
   }
-  PyObject* lse = new_row_statistic(call.kind, q, call.q);
-  PyObject* out = lse ? new_output(call.kind, q, call.q, call.v.shape[3]) : nullptr;
-  rootdk_attention_stats stats = {};
-  stats.struct_size = sizeof stats;
-  stats.stride = 1;
-  stats.lse = &call.lse;
-  const bool done = out && describe(call.kind, lse, &call.lse) &&
-                    describe_new(call.kind, out, call.q, call.v.shape[3], &call.out) &&
-                    run_forward(call, &stats) == Outcome::done && keep(ctx, arguments, out, lse);
-  Py_XDECREF(lse);
+  PyObject *out = nullptr, *lse = nullptr;
+  if (!run_with_lse(call, q, &out, &lse)) return leave();
+  const bool done = keep(ctx, arguments, out, lse);
+  Py_DECREF(lse);
   if (done) return out;
-  Py_XDECREF(out);
+  Py_DECREF(out);
   return leave();
 }
 
@@ -219,7 +213,7 @@ bool all_plain(PyObject* tuple) {
 bool describe_backward(Backward& backward, PyObject* packed, PyObject* saved, PyObject** grad_out) {
   Call& call = backward.call;
   if (PyTuple_Size(saved) < kSavedArrays || kind_of(*grad_out) != Kind::torch || !all_plain(saved) ||
-      !torch_is_plain() || !unpack(call, packed, saved, kSavedArrays) ||
+      !unpack(call, packed, saved, kSavedArrays) ||
       !describe_inputs(call, PyTuple_GetItem(saved, 0), PyTuple_GetItem(saved, 1), PyTuple_GetItem(saved, 2)) ||
       !describe(Kind::torch, PyTuple_GetItem(saved, kSavedOut), &call.out) ||
       !describe(Kind::torch, PyTuple_GetItem(saved, kSavedLse), &call.lse) ||
@@ -232,6 +226,11 @@ bool describe_backward(Backward& backward, PyObject* packed, PyObject* saved, Py
   Py_DECREF(*grad_out);
   *grad_out = rows;
   return describe(Kind::torch, rows, &backward.grad_out);
+}
+
+Outcome run(Backward& backward, PyObject* packed, PyObject* saved, PyObject* needs, PyObject** grad_out) {
+  if (describe_backward(backward, packed, saved, grad_out)) return compute(backward, saved, needs);
+  return PyErr_Occurred() ? Outcome::error : Outcome::general_way;
 }
 
 // The gradients with a history that refuses to be followed, where a graph of the backward pass is made.
@@ -254,11 +253,7 @@ PyObject* autograd_backward(PyObject*, PyObject* arguments) {
   Backward backward;
   Outcome outcome = Outcome::error;
   if (needs) {
-    if (describe_backward(backward, packed, saved, &grad_out)) {
-      outcome = compute(backward, saved, needs);
-    } else if (!PyErr_Occurred()) {
-      outcome = Outcome::general_way;
-    }
+    outcome = torch_is_plain() ? run(backward, packed, saved, needs, &grad_out) : Outcome::general_way;
   }
   PyObject* result = nullptr;
   if (outcome == Outcome::done) {
@@ -269,6 +264,66 @@ PyObject* autograd_backward(PyObject*, PyObject* arguments) {
       result = PyObject_CallFunctionObjArgs(autograd.backward, ctx, grad_out, nullptr);
   }
   Py_XDECREF(needs);
+  Py_XDECREF(saved);
+  Py_XDECREF(packed);
+  Py_DECREF(grad_out);
+  return result;
+}
+
+namespace {
+
+void set_new(PyObject* tuple, Py_ssize_t i, PyObject* x) {
+  Py_INCREF(x);
+  PyTuple_SetItem(tuple, i, x);
+}
+
+// The gradients of q, k, v and, where it is given, bias, out of a tuple with one for each argument of forward. What is
+// not needed is empty.
+PyObject* picked(const Call& call, PyObject* gradients, PyObject* q) {
+  PyObject* result = PyTuple_New(4);
+  for (int i = 0; result && i < 4; ++i) {
+    const Py_ssize_t place = i < 3 ? 1 + i : call.objects[kBias] ? PyTuple_Size(gradients) - 1 : 0;
+    PyObject* gradient = PyTuple_GetItem(gradients, place);
+    if (gradient == Py_None) {
+      gradient = PyObject_CallMethod(q, "new_empty", "i", 0);
+    } else {
+      Py_INCREF(gradient);
+    }
+    if (!gradient) {
+      Py_DECREF(result);
+      return nullptr;
+    }
+    PyTuple_SetItem(result, i, gradient);
+  }
+  return result;
+}
+
+}  // namespace
+
+PyObject* gradients_of(const Call& call, std::initializer_list<PyObject*> inputs, PyObject* grad_out, PyObject* needs) {
+  Py_ssize_t arrays = 0;
+  for (PyObject* object : call.objects) arrays += object != nullptr;
+  PyObject* packed = pack(call);
+  PyObject* saved = PyTuple_New(kSavedArrays + arrays);
+  PyObject* wanted = PyTuple_New(kArrays + arrays);
+  Outcome outcome = Outcome::error;
+  Backward backward;
+  Py_INCREF(grad_out);
+  if (packed && saved && wanted) {
+    Py_ssize_t next = 0;
+    for (PyObject* x : inputs) set_new(saved, next++, x);
+    set_new(wanted, 0, Py_False);
+    for (int i = 0; i < 3; ++i) set_new(wanted, 1 + i, PyList_GetItem(needs, i));
+    for (int i = 0; i < kOptionArrays; ++i) {
+      if (!call.objects[i]) continue;
+      set_new(wanted, next - kSavedArrays + kArrays, i == kBias ? PyList_GetItem(needs, 3) : Py_False);
+      set_new(saved, next++, call.objects[i]);
+    }
+    outcome = run(backward, packed, saved, wanted, &grad_out);
+  }
+  PyObject* result = outcome == Outcome::done ? picked(call, backward.gradients, *inputs.begin()) : failed(nullptr);
+  Py_XDECREF(backward.gradients);
+  Py_XDECREF(wanted);
   Py_XDECREF(saved);
   Py_XDECREF(packed);
   Py_DECREF(grad_out);

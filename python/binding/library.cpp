@@ -100,6 +100,35 @@ Outcome run_backward(const Call& call, const rootdk_attention_saved& saved, cons
   });
 }
 
+PyObject* run_for_output(Call& call, PyObject* q) {
+  PyObject* out = call.given_out;
+  if (out) {
+    Py_INCREF(out);
+  } else {
+    out = new_output(call.kind, q, call.q, call.v.shape[3]);
+    if (!out) return nullptr;
+    if (!describe_new(call.kind, out, call.q, call.v.shape[3], &call.out)) return failed(out);
+  }
+  return run_forward(call, nullptr) == Outcome::done ? out : failed(out);
+}
+
+bool run_with_lse(Call& call, PyObject* q, PyObject** out, PyObject** lse) {
+  *lse = new_row_statistic(call.kind, q, call.q);
+  *out = *lse ? new_output(call.kind, q, call.q, call.v.shape[3]) : nullptr;
+  rootdk_attention_stats stats = {};
+  stats.struct_size = sizeof stats;
+  stats.stride = 1;
+  stats.lse = &call.lse;
+  if (*out && describe(call.kind, *lse, &call.lse) &&
+      describe_new(call.kind, *out, call.q, call.v.shape[3], &call.out) && run_forward(call, &stats) == Outcome::done) {
+    return true;
+  }
+  Py_XDECREF(*lse);
+  Py_XDECREF(*out);
+  *out = *lse = nullptr;
+  return false;
+}
+
 PyObject* connect(PyObject*, PyObject* arguments) {
   unsigned long long attention = 0, attention_backward = 0, struct_init = 0;
   PyObject* check = nullptr;

@@ -23,6 +23,11 @@ Outcome run_forward(Call& call, const rootdk_attention_stats* stats);
 Outcome run_backward(const Call& call, const rootdk_attention_saved& saved, const rootdk_attention_upstream& upstream,
                      const rootdk_attention_gradients& gradients);
 
+// The output of a call that is ready but for it: a new reference, NotImplemented, or null with a Python error.
+PyObject* run_for_output(Call& call, PyObject* q);
+// New references to the output and lse. False: with a Python error, or, for the general way, without one.
+bool run_with_lse(Call& call, PyObject* q, PyObject** out, PyObject** lse);
+
 // NotImplemented: what the package takes for "the general way".
 PyObject* general_way();
 // Gives up an object and says the same, unless there is a Python error.

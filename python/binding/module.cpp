@@ -2,23 +2,10 @@
 // Whatever is not plain (statistics, lists, subclasses, another device) gives NotImplemented, and the package goes its
 // general way over ctypes; so do bad arguments, which are told there.
 
-#include "autograd.h"
+#include "operators.h"
 
 namespace rootdk::binding {
 namespace {
-
-// The output of a call that is ready but for it.
-PyObject* run_for_output(Call& call, PyObject* q) {
-  PyObject* out = call.given_out;
-  if (out) {
-    Py_INCREF(out);
-  } else {
-    out = new_output(call.kind, q, call.q, call.v.shape[3]);
-    if (!out) return nullptr;
-    if (!describe_new(call.kind, out, call.q, call.v.shape[3], &call.out)) return failed(out);
-  }
-  return run_forward(call, nullptr) == Outcome::done ? out : failed(out);
-}
 
 // attention(positional arguments, options)
 PyObject* attention(PyObject*, PyObject* arguments) {
@@ -104,16 +91,21 @@ PyObject* learned(bool (*learn)(PyObject*), PyObject* names) {
 PyObject* learn_numpy_names(PyObject*, PyObject* names) { return learned(learn_numpy, names); }
 PyObject* learn_torch_names(PyObject*, PyObject* names) { return learned(learn_torch, names); }
 PyObject* learn_autograd_names(PyObject*, PyObject* names) { return learned(learn_autograd, names); }
+PyObject* learn_operator_names(PyObject*, PyObject* names) { return learned(learn_operators, names); }
 
 PyMethodDef functions[] = {
     {"attention", attention, METH_VARARGS, nullptr},
     {"autograd_forward", autograd_forward, METH_VARARGS, nullptr},
     {"autograd_backward", autograd_backward, METH_VARARGS, nullptr},
     {"scaled_dot_product_attention", scaled_dot_product_attention, METH_VARARGS, nullptr},
+    {"attend", operator_attend, METH_VARARGS, nullptr},
+    {"attend_with_lse", operator_attend_with_lse, METH_VARARGS, nullptr},
+    {"attend_backward", operator_attend_backward, METH_VARARGS, nullptr},
     {"connect", connect, METH_VARARGS, nullptr},
     {"learn_numpy", learn_numpy_names, METH_O, nullptr},
     {"learn_torch", learn_torch_names, METH_O, nullptr},
     {"learn_autograd", learn_autograd_names, METH_O, nullptr},
+    {"learn_operators", learn_operator_names, METH_O, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -136,6 +136,27 @@ def test_another_stream():
         assert torch.equal(out, expected)
 
 
+def test_a_thread_that_is_new_to_the_device():
+    import threading
+
+    q, k, v = tensors()
+    out, expected = torch.empty_like(q), rootdk.attention(q, k, v)
+    torch.cuda.synchronize()
+    failures = []
+
+    def work():  # no memory of PyTorch's, which would make the device current
+        try:
+            rootdk.attention(q, k, v, out=out)
+        except Exception as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    torch.cuda.synchronize()
+    assert not failures and torch.equal(out, expected), failures
+
+
 def test_calls_from_threads_on_streams():
     import threading
 

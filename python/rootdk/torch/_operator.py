@@ -10,7 +10,7 @@ from .._arrays import kind_of
 from .._params import ATTENTION, AttentionOptions, Pair, Params, spells_out
 from .._result import AttentionResult
 from .._stats import Asked, AskedRows, Rows, Stats, StatsRequest
-from . import _flops, _kernels, _once, _plain, _vmap
+from . import _compiled, _flops, _kernels, _once, _plain, _vmap
 from ._kernels import N_TENSORS, NUMBER_ARGUMENTS, OUTPUTS, TENSOR_ARGUMENTS, TEXT_ARGUMENTS, WITH_GRADIENT
 
 if TYPE_CHECKING:
@@ -137,6 +137,7 @@ def _register() -> Any:
 
     torch.library.register_autograd("rootdk::attention", backward, setup_context=setup_context, lib=library)
     torch.library.register_autograd("rootdk::attention_backward", _once.refuse, lib=library)
+    _compiled.register(library)
     _flops.register()
     return library
 
@@ -173,6 +174,10 @@ def run(
 ) -> Union[torch.Tensor, "AttentionResult[torch.Tensor]"]:
     """The operator, or where nobody follows the call a function that PyTorch calls much faster."""
     _require_tensors(q, k, v)
+    # A compiler sees one operator. What it follows transforms with is not asked for.
+    compiled = HAS_OPERATORS and torch.compiler.is_compiling()
+    if compiled and request is None and not target and not threads and _compiled.IS_SERVED and _compiled.serves(params):
+        return _compiled.run(q, k, v, params)
     asked = request or StatsRequest()
     if not isinstance(asked.weights, (bool, torch.Tensor)):
         asked = asked._replace(weights=torch.tensor(list(asked.weights), dtype=torch.int32, device=q.device))
@@ -180,8 +185,6 @@ def run(
         if type(x).__name__ == "CausalBias":
             raise TypeError(f"rootdk: {name} is a CausalBias, which holds no numbers; causal=True does what it says")
     tensors = [x for x in params.tensors.values() if isinstance(x, torch.Tensor)]
-    # A compiler sees one operator. What it follows transforms with is not asked for.
-    compiled = HAS_OPERATORS and torch.compiler.is_compiling()
     transformed = not compiled and _innermost_transform() is not None
     watched = HAS_OPERATORS and not transformed and _is_watched(q, k, v, *tensors)
     if watched or transformed or q.is_meta:

@@ -52,9 +52,13 @@ ROOTDK_API const DeviceTraits& device_traits(int index) {
 DeviceGuard::DeviceGuard(int index) {
   int current = 0;
   check(cudaGetDevice(&current), "reading the current device");
-  if (current == index) return;
+  // A thread that has launched nothing yet has no context, which the driver wants for tensor maps: making the device
+  // current gives it one.
+  thread_local int with_context = -1;
+  if (current == index && with_context == index) return;
   check(cudaSetDevice(index), "making device ", index, " current");
-  previous_ = current;
+  with_context = index;
+  if (current != index) previous_ = current;
 }
 
 DeviceGuard::~DeviceGuard() {

@@ -35,6 +35,7 @@
 // - lse and max_logit are those of the original keys: q . mean, of the original q, is added back in f32 (q_shift).
 // - Dropout acts on p8. Statistics are those of the unrounded weights.
 
+#include <cstddef>
 #include <cstdint>
 
 #include "rootdk/attention.h"
@@ -79,7 +80,12 @@ ROOTDK_API void quantize_for_attention(ConstTensorView q, ConstTensorView k, Con
                                        const QuantizedViews& to, const AttentionParams& params = {},
                                        const Execution& execution = {});
 
-// The same with memory for the result, on the CPU.
+// Device scratch memory that the call wants in CudaExecution::workspace; 0 on the CPU.
+ROOTDK_API std::size_t quantize_for_attention_workspace(ConstTensorView q, ConstTensorView k, ConstTensorView v,
+                                                        const QuantizedViews& to, const AttentionParams& params = {},
+                                                        const Execution& execution = {});
+
+// quantize_for_attention with memory for the result, on the CPU.
 struct QuantizedTensors {
   Tensor q, k, v, q_scales, k_scales, v_scales, q_shift, key_mean;
 

@@ -91,6 +91,13 @@ void quantize_for_attention(ConstTensorView q, ConstTensorView k, ConstTensorVie
   dispatch::choose("quantize_for_attention", call, {}).run(call);
 }
 
+std::size_t quantize_for_attention_workspace(ConstTensorView q, ConstTensorView k, ConstTensorView v,
+                                             const QuantizedViews& to, const AttentionParams& params,
+                                             const Execution& execution) {
+  const QuantizeCall call = make_quantize_call(q, k, v, to, params, execution);
+  return dispatch::choose("quantize_for_attention_workspace", call, {}).workspace_bytes;
+}
+
 QuantizedTensors quantize_for_attention(ConstTensorView q, ConstTensorView k, ConstTensorView v,
                                         const AttentionParams& params, const Execution& execution) {
   QuantizedTensors result = memory_for_quantized(q, k, v, params);

@@ -7,76 +7,26 @@
 #include <cstring>
 #include <vector>
 
-#include "conformance/cases.h"
+#include "conformance/fp8.h"
 #include "core/fp8_values.h"
-#include "support/attention_case.h"
 #include "support/error_of.h"
+#include "support/tensors.h"
 
 namespace rootdk::test {
 namespace {
 
-const Target kReference{.name = "reference"}, kCpu{.name = "fp8_cpu"};
-
-// The cases of the grid that e4m3 computes.
-std::vector<AttentionCase> dot_cases(DType dtype) {
-  std::vector<AttentionCase> cases;
-  for (const CaseSpec& spec : conformance_cases()) {
-    if (spec.scalars.score != Score::dot) continue;
-    cases.push_back(make_case(spec, dtype));
-    cases.back().scalars.compute = DType::f8e4m3;
-  }
-  return cases;
-}
-
-double largest_of(const ConstTensorView& view) {
-  double largest = 0;
-  for (const double x : doubles(view)) {
-    if (std::isfinite(x)) largest = std::max(largest, std::fabs(x));
-  }
-  return largest;
-}
-
-// The weights of the reference are rounded, by at most 2^-4 of each (2^-10 / 256 where they are tiny), and those of the
-// CPU are not. All else differs by the rounding of f32 and of the output.
-double allowed(const std::string& name, const AttentionCase& problem, const Tensor& truth) {
-  const double magnitude = largest_of(truth);
-  const double output = problem.dtype == DType::f32 ? 0x1p-23 : problem.dtype == DType::f16 ? 0x1p-10 : 0x1p-7;
-  if (name == "out") {
-    const double keep = 1 / (1 - problem.scalars.dropout);
-    return (0x1p-4 + 0x1p-10) * largest_of(problem.v.view()) * keep * 1.05 + output * magnitude;
-  }
-  return 2e-4 * std::max(1.0, magnitude);
-}
+const Target kCpu{.name = "fp8_cpu"};
 
 class Fp8Types : public testing::TestWithParam<DType> {};
 
 TEST_P(Fp8Types, TheCpuComputesWhatTheReferenceComputes) {
-  int runs = 0;
-  for (const AttentionCase& problem : dot_cases(GetParam())) {
-    SCOPED_TRACE(problem.name);
-    const Results expected = run_forward(problem, kReference);
-    const Results actual = run_forward(problem, kCpu);
-    for (const auto& [name, truth] : expected) {
-      EXPECT_LE(difference(truth, actual.at(name)).largest, allowed(name, problem, truth)) << name;
-    }
-    ++runs;
-  }
-  EXPECT_GT(runs, 50);
+  const ConformanceReport report = expect_fp8_conformance(kCpu, GetParam());
+  EXPECT_GT(report.forward_runs, 50);
+  EXPECT_TRUE(report.refused.empty());
 }
 
 INSTANTIATE_TEST_SUITE_P(Fp8, Fp8Types, testing::Values(DType::f32, DType::bf16, DType::f16),
                          [](const auto& info) { return std::string(name_of(info.param)); });
-
-TEST(Fp8, ThreadsChangeNoBit) {
-  for (const AttentionCase& problem : dot_cases(DType::bf16)) {
-    SCOPED_TRACE(problem.name);
-    const Results one = run_forward(problem, {.name = "fp8_cpu", .executor = &shared_executor(1)});
-    const Results three = run_forward(problem, {.name = "fp8_cpu", .executor = &shared_executor(3)});
-    for (const auto& [name, tensor] : one) {
-      ASSERT_EQ(std::memcmp(tensor.view().data, three.at(name).view().data, tensor.bytes()), 0) << name;
-    }
-  }
-}
 
 // rootdk/fp8.h once more, in the plainest loops: one head, one sequence, no options.
 TEST(Fp8, TheReferenceIsTheSpecification) {

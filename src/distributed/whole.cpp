@@ -91,6 +91,8 @@ Whole describe_whole(std::string_view operation, const AttentionShape& shape, co
   check_shares(operation, "shares of the queries", distributed.queries, shape.q_len);
   check_shares(operation, "shares of the keys", distributed.keys, shape.kv_len);
   require(!params.block_mask.defined(), ErrorKind::unsupported, operation, ": block_mask is not served across ranks");
+  require(!params.compute && !params.fp8.rotate, ErrorKind::unsupported, operation,
+          ": compute is not served across ranks");
   Whole whole{.shape = shape,
               .packed = params.q_starts.defined() || params.kv_starts.defined(),
               .window = window_of(params),

@@ -78,6 +78,7 @@ void ForwardRows::attend(const Run& keys, const ConstTensorView& k, const ConstT
     } else {
       attend_tile<float>(place, k_head, v_head);
     }
+    if (rows_.maps) rows_.maps->attend(place, k_head, v_head);
   });
 }
 

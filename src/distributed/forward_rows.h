@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "distributed/tile.h"
+#include "distributed/weight_maps.h"
 
 namespace rootdk::distributed {
 
@@ -16,6 +16,7 @@ struct RowsHere {
   AttentionStats stats{};          // of the rows
   std::int64_t first_head = 0;     // of the whole
   std::vector<LocalRun> blocks{};  // of queries
+  WeightMaps* maps = nullptr;      // takes the same tiles; null: not asked for
 };
 
 class ForwardRows {

@@ -57,6 +57,7 @@ int compare(Transport& transport) {
       const Results here = run_rank(transport, c, d, true);
       Results expected;
       for (const auto& [name, tensor] : one) {
+        if (name == "weights" && scheme == Scheme::heads) continue;
         expected[name] = name == "grad_sinks"
                              ? clone(tensor)
                              : rows_of_share(tensor, 2, d.queries[static_cast<std::size_t>(transport.rank())]);

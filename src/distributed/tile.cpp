@@ -159,20 +159,34 @@ AttentionParams Tiles::params_at(const TilePlace& place, std::int64_t keys, bool
   return params;
 }
 
+ForwardCall Tiles::call_at(const TilePlace& place, const ConstTensorView& q, const ConstTensorView& k,
+                           const ConstTensorView& v, bool sinks, std::unique_ptr<bool[]>& mask_memory) const {
+  const std::int64_t keys = place.keys.rows() ? visible(place) : 0;
+  ForwardCall call{};
+  call.q = q;
+  call.k = k.slice(2, 0, keys);
+  call.v = v.slice(2, 0, keys);
+  call.params = params_at(place, keys, sinks, mask_memory);
+  call.execution = execution_;
+  call.shape = shape_at(place, keys);
+  call.logit_scale = logit_scale_;
+  call.dropout = dropout_;
+  return call;
+}
+
 void Tiles::forward(const TilePlace& place, const ConstTensorView& q, const ConstTensorView& k,
                     const ConstTensorView& v, const TensorView& out, const AttentionStats& stats) const {
-  const std::int64_t keys = visible(place);
+  forward(place, q, k, v, out, stats, {});
+}
+
+void Tiles::forward(const TilePlace& place, const ConstTensorView& q, const ConstTensorView& k,
+                    const ConstTensorView& v, const TensorView& out, const AttentionStats& stats,
+                    const CarriedRows& carried) const {
   std::unique_ptr<bool[]> mask;
-  ForwardCall call{.q = q,
-                   .k = k.slice(2, 0, keys),
-                   .v = v.slice(2, 0, keys),
-                   .out = out,
-                   .params = params_at(place, keys, false, mask),
-                   .stats = stats,
-                   .execution = execution_,
-                   .shape = shape_at(place, keys),
-                   .logit_scale = logit_scale_,
-                   .dropout = dropout_};
+  ForwardCall call = call_at(place, q, k, v, carried.last, mask);
+  call.out = out;
+  call.stats = stats;
+  call.carried = carried;
   forward_.run(call);
 }
 

@@ -34,6 +34,12 @@ class Tiles {
   // out and statistics are those of the tile alone, with no sink; out is f32 where q has 16 bits.
   void forward(const TilePlace& place, const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
                const TensorView& out, const AttentionStats& stats) const;
+  // Whether the kernels go on with rows where the tile before has left them.
+  bool carries_rows() const { return forward_.carries_rows; }
+  // The same with rows that are carried from tile to tile, in order of the keys. Where carried.last, k and v have no
+  // rows, out and the statistics of the whole rows are written, and the sink takes part.
+  void forward(const TilePlace& place, const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
+               const TensorView& out, const AttentionStats& stats, const CarriedRows& carried) const;
   // saved and upstream are those of the whole rows. Gradients are f32 where q has 16 bits.
   void backward(const TilePlace& place, const AttentionSaved& saved, const AttentionUpstream& upstream,
                 const AttentionGradients& gradients) const;
@@ -42,6 +48,8 @@ class Tiles {
                       const TensorView& gradient) const;
 
  private:
+  ForwardCall call_at(const TilePlace& place, const ConstTensorView& q, const ConstTensorView& k,
+                      const ConstTensorView& v, bool sinks, std::unique_ptr<bool[]>& mask_memory) const;
   AttentionParams params_at(const TilePlace& place, std::int64_t keys, bool sinks,
                             std::unique_ptr<bool[]>& mask_memory) const;
   bool keeps_any_block(const TilePlace& place) const;

@@ -116,6 +116,37 @@ std::vector<AttentionCase> cases() {
   return all;
 }
 
+// More than two chunks of keys.
+std::vector<AttentionCase> long_cases() {
+  std::vector<AttentionCase> all;
+  all.push_back(make_case("full", {.q_len = 130, .kv_len = 2600, .head_dim = 64, .value_dim = 64}));
+  all.push_back(make_case("causal, bf16",
+                          {.heads = 4, .q_len = 1500, .kv_len = 1500, .value_dim = 40, .dtype = DType::bf16},
+                          {.causal = true}));
+  all.push_back(make_case("f16, large head_dim",
+                          {.q_len = 70, .kv_len = 2100, .head_dim = 256, .value_dim = 200, .dtype = DType::f16}));
+  AttentionCase everything = make_case("GQA, window, softcap, ALiBi, sinks, dropout",
+                                       {.heads = 4, .kv_heads = 2, .q_len = 1700, .kv_len = 1700},
+                                       {.causal = true, .window_left = 1200, .dropout = 0.2, .seed = 5});
+  everything.scalars.logits.softcap = 8;
+  everything.alibi_slopes = random_tensor(DType::f32, {4}, 7, 0.05);
+  everything.sinks = random_tensor(DType::f32, {4}, 8);
+  all.push_back(std::move(everything));
+  AttentionCase masked = make_case("mask, bias, key lengths", {.batch = 2, .q_len = 100, .kv_len = 2300});
+  masked.mask = random_mask({1, 2, 100, 2300}, 13, 0.6);
+  masked.bias = random_tensor(DType::f32, {1, 1, 100, 2300}, 14);
+  masked.kv_lengths = i32_tensor({2300, 1100});
+  all.push_back(std::move(masked));
+  AttentionCase rows = make_case("packed, relative table", {.q_len = 1800, .kv_len = 1800}, {.causal = true});
+  rows.q_starts = i32_tensor({0, 3, 1300, 1300, 1800});
+  rows.kv_starts = i32_tensor({0, 3, 1300, 1300, 1800});
+  rows.relative_table = random_tensor(DType::f32, {2, 41}, 11);
+  rows.scalars.logits.relative_zero = 20;
+  all.push_back(std::move(rows));
+  all.push_back(make_case("cosine", {.q_len = 60, .kv_len = 2100}, {.score = Score::cosine}));
+  return all;
+}
+
 DistributedParams cut(const AttentionCase& c, int ranks, const std::string& layout, Scheme scheme) {
   const std::int64_t q_len = c.q.view().size(2), kv_len = c.k.view().size(2);
   DistributedParams d{.scheme = scheme, .key_chunk = 32, .query_block = 48, .buffers = 2, .timeout_seconds = 60};
@@ -175,19 +206,30 @@ TEST(DistributedAttention, ValuesOfTheReference) {
   }
 }
 
-// A sequence of one chunk has the bits of attention() itself, wherever its rows are.
-TEST(DistributedAttention, OneChunkHasTheBitsOfAttention) {
-  for (const DType dtype : {DType::f32, DType::bf16}) {
-    AttentionCase c = make_case("one chunk", {.dtype = dtype}, {.causal = true, .dropout = 0.1, .seed = 3});
-    Tensor out(dtype, {1, 2, 150, 16}), lse(DType::f32, {1, 2, 150});
-    attention(c.q.view(), c.k.view(), c.v.view(), out, c.params(), {.lse = lse});
-    DistributedParams d = cut(c, 3, "zigzag", Scheme::ring);
-    d.key_chunk = 256;
-    const Results here = run_threads(3, c, d, false);
+// Chunks of 1024 keys end where tiles of the kernels end: out and the statistics of the rows are those of attention().
+TEST(DistributedAttention, BitsOfAttention) {
+  for (const AttentionCase& c : long_cases()) {
+    SCOPED_TRACE(c.name);
+    const ConstTensorView q = c.q.view();
     Results expected;
-    expected["out"] = std::move(out);
-    expected["lse"] = std::move(lse);
-    EXPECT_EQ(first_difference(expected, here), "");
+    AttentionStats stats;
+    for (const auto& [name, field] :
+         {std::pair{"lse", &AttentionStats::lse}, std::pair{"max_logit", &AttentionStats::max_logit},
+          std::pair{"max_weight", &AttentionStats::max_weight}, std::pair{"entropy", &AttentionStats::entropy},
+          std::pair{"sum_p2", &AttentionStats::sum_p2}}) {
+      stats.*field = expected[name] = Tensor(DType::f32, {q.size(0), q.size(1), q.size(2)});
+    }
+    expected["out"] = Tensor(c.dtype, {q.size(0), q.size(1), q.size(2), c.v.view().size(3)});
+    attention(q, c.k.view(), c.v.view(), expected["out"], c.params(), stats);
+    for (const int ranks : {1, 3}) {
+      for (const Scheme scheme : {Scheme::ring, Scheme::heads}) {
+        if (scheme == Scheme::heads && (c.mask.defined() || c.bias.defined())) continue;
+        DistributedParams d = cut(c, ranks, "zigzag", scheme);
+        d.key_chunk = 1024;
+        d.query_block = 100;
+        EXPECT_EQ(first_difference(expected, run_threads(ranks, c, d, false)), "") << ranks << name_of(scheme);
+      }
+    }
   }
 }
 

@@ -73,7 +73,7 @@ def shares(layout: str, total: int, ranks: int, *, starts: Optional[Integers] = 
 
 def take(x: torch.Tensor, rows: Ranges, dim: int = 2) -> torch.Tensor:
     """The rows of a share, in its order."""
-    return torch.cat([x.narrow(dim, begin, end - begin) for begin, end in rows], dim)
+    return torch.cat([x.narrow(dim, begin, end - begin) for begin, end in rows] or [x.narrow(dim, 0, 0)], dim)
 
 
 def put(parts: Sequence[torch.Tensor], shares: Shares, dim: int = 2) -> torch.Tensor:

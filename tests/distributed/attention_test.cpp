@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "distributed/ranks.h"
+#include "distributed/random_cases.h"
 
 namespace rootdk::test {
 namespace {
@@ -104,6 +104,7 @@ std::vector<AttentionCase> cases() {
   AttentionCase cosine = make_case("cosine", {.q_len = 100, .kv_len = 100}, {.score = Score::cosine, .causal = true});
   cosine.scalars.logits.scale = 5.0;
   all.push_back(std::move(cosine));
+  all.push_back(make_case("cosine, bf16", {.q_len = 90, .kv_len = 90, .dtype = DType::bf16}, {.score = Score::cosine}));
   AttentionCase additive = make_case("additive", {.q_len = 80, .kv_len = 80}, {.score = Score::additive});
   additive.additive_v = random_tensor(DType::f32, {2, 16}, 12);
   all.push_back(std::move(additive));
@@ -187,6 +188,17 @@ TEST(DistributedAttention, SameBitsForAnyRanksSharesAndScheme) {
         }
       }
     }
+  }
+}
+
+TEST(DistributedAttention, RandomCalls) {
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    const int ranks = static_cast<int>(2 + seed % 4);
+    const RandomCall call = random_call(seed, ranks);
+    Results one = run_threads(1, call.problem, call.one, true);
+    if (call.many.scheme == Scheme::heads) one.erase("weights");
+    const Results many = run_threads(ranks, call.problem, call.many, true);
+    EXPECT_EQ(first_difference(one, many), "") << "seed " << seed << ", " << ranks << " ranks";
   }
 }
 

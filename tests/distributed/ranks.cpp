@@ -181,6 +181,23 @@ Results join(const std::vector<Results>& ranks, const DistributedParams& distrib
   return whole;
 }
 
+Results results_of_rank(const Results& whole, const AttentionCase& problem, const DistributedParams& distributed,
+                        int rank) {
+  const auto r = static_cast<std::size_t>(rank);
+  const auto& keys = distributed.keys.empty() ? distributed.queries[r] : distributed.keys[r];
+  const bool one_bias = problem.bias.defined() && problem.bias.size(2) == 1;
+  Results results;
+  for (const auto& [name, tensor] : whole) {
+    if (name == "weights" && distributed.scheme == Scheme::heads) continue;
+    if (is_whole(name) || (name == "grad_bias" && one_bias)) {
+      results[name] = clone(tensor);
+    } else {
+      results[name] = rows_of_share(tensor, 2, is_key_result(name) ? keys : distributed.queries[r]);
+    }
+  }
+  return results;
+}
+
 std::vector<std::string> errors_of_ranks(int ranks, const std::function<void(Transport&)>& body) {
   auto transports = thread_transports(ranks);
   std::vector<std::string> errors(static_cast<std::size_t>(ranks));

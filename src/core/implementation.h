@@ -20,6 +20,7 @@ template <class Call>
 struct Answer {
   std::string refusal = {};                   // why it cannot run the call here; empty: it can
   std::size_t workspace_bytes = 0;            // device scratch memory that run() needs
+  bool carries_rows = false;                  // run() takes a call with CarriedRows, too
   std::function<void(const Call&)> run = {};  // takes the call that was asked about; trusts its input
 };
 

@@ -35,9 +35,11 @@ std::string refuse_tensors(const Target& target, const ConstTensorView& q, const
 template <std::size_t I>
 ForwardImplementation forward_implementation() {
   return {.name = targets()[I].name, .answer = [](const ForwardCall& call) {
-            return accept_unless<ForwardCall>(
+            auto answer = accept_unless<ForwardCall>(
                 refuse_tensors(targets()[I], call.q, call.shape, call.params.score),
                 [](const ForwardCall& accepted) { run_forward(accepted, targets()[I].kernels()); });
+            answer.carries_rows = answer.refusal.empty();
+            return answer;
           }};
 }
 

@@ -203,6 +203,7 @@ void add_training_options(Command& verb, TrainVerb& options) {
       ->type_name("X");
   verb.add_flag("--recompute", settings.recompute,
                 "Keep the input of each block alone and compute it again on the way back: less memory, same bits");
+  verb.add_flag("--fp8", settings.fp8, "Attention in e4m3, with gradients straight through the rounding");
   verb.add_option("--dropout", settings.dropout, "Probability, in every block")->show_default()->type_name("P");
   add_seed_option(verb, settings.seed, "Seed of weights, order and dropout");
 }

@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -73,6 +74,18 @@ struct StatsRequest {
   std::int64_t stride = 1;
 };
 
+// Attention in e4m3: rootdk/fp8.h defines it. The scales are given where q, k and v are e4m3 already, as
+// quantize_for_attention() has made them.
+struct Fp8Params {
+  // q and k are multiplied by the same orthogonal matrix (Hadamard) before they are rounded, which changes no score.
+  bool rotate = false;
+  ConstTensorView q_scales{};  // f32 [batch, heads, blocks of 128 rows]
+  ConstTensorView k_scales{};  // f32 [batch, kv_heads, blocks of 128 keys]
+  ConstTensorView v_scales{};  // f32 [batch or sequences, kv_heads, value_dim]
+  ConstTensorView
+      q_shift{};  // f32 [batch, heads, q_len]: what lse and max_logit get back, before scale; may be missing
+};
+
 // Everything that shapes the operation. Every field has a default: {.causal = true, .window_left = 4096}.
 struct AttentionParams {
   Score score = Score::dot;
@@ -105,6 +118,10 @@ struct AttentionParams {
   std::uint64_t seed = 0;  // of the dropout
 
   StatsRequest stats{};  // attention_backward() ignores it
+
+  // The type that the products run in: not given, that of q; DType::f8e4m3, with out in f32, bf16 or f16.
+  std::optional<DType> compute{};
+  Fp8Params fp8{};
 };
 
 // What happened inside the softmax: where each statistic goes. Each view that is given is filled; all are f32 (f64
@@ -147,7 +164,7 @@ struct Execution {
 };
 
 // q [batch, heads, q_len, head_dim], k [batch, kv_heads, kv_len, head_dim], v [batch, kv_heads, kv_len, value_dim],
-// out [batch, heads, q_len, value_dim]; one element type, last dimension contiguous, other strides free.
+// out [batch, heads, q_len, value_dim]; one element type (e4m3 aside), last dimension contiguous, other strides free.
 // heads is a multiple of kv_heads: query head h attends to key head h / (heads / kv_heads).
 // What is written must not overlap what is read, here and everywhere. Throws rootdk::Error, with the values in the
 // message, before anything is written. Any number of threads may call at once. On CUDA the call returns when its work

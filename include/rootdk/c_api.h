@@ -46,6 +46,8 @@ typedef enum rootdk_scale_kind {
   ROOTDK_SCALE_INVERSE_HEAD_DIM = 2,
   ROOTDK_SCALE_VALUE = 3
 } rootdk_scale_kind;
+/* The type that the products of attention run in. */
+typedef enum rootdk_compute { ROOTDK_COMPUTE_AS_Q = 0, ROOTDK_COMPUTE_F8E4M3 = 1 } rootdk_compute;
 
 #define ROOTDK_MAX_RANK 6
 
@@ -88,6 +90,10 @@ typedef struct rootdk_attention_params {
   const rootdk_tensor* additive_v;
   double dropout;
   uint64_t seed;
+  int32_t compute; /* rootdk_compute */
+  /* rootdk::Fp8Params; the tensors belong to q, k and v in ROOTDK_F8E4M3 */
+  int32_t rotate;
+  const rootdk_tensor *q_scales, *k_scales, *v_scales, *q_shift;
 } rootdk_attention_params;
 
 /* rootdk::AttentionStats, and the StatsRequest in weight_rows and stride */
@@ -185,6 +191,23 @@ ROOTDK_API rootdk_status rootdk_attention_backward_workspace_on(const rootdk_att
                                                                 const rootdk_attention_gradients* gradients,
                                                                 const rootdk_attention_params* params,
                                                                 const rootdk_execution* execution, size_t* bytes);
+
+/* rootdk::QuantizedViews; q_shift and key_mean may be null. */
+typedef struct rootdk_quantized {
+  size_t struct_size;
+  const rootdk_tensor *q, *k, *v, *q_scales, *k_scales, *v_scales, *q_shift, *key_mean;
+} rootdk_quantized;
+/* rootdk::quantize_for_attention: e4m3 numbers with scales (rootdk/fp8.h), which rootdk_attention takes with the scales
+ * in its params. params and execution may be null. */
+ROOTDK_API rootdk_status rootdk_quantize_for_attention(const rootdk_tensor* q, const rootdk_tensor* k,
+                                                       const rootdk_tensor* v, const rootdk_quantized* to,
+                                                       const rootdk_attention_params* params,
+                                                       const rootdk_execution* execution);
+/* Device scratch memory that the call wants in rootdk_execution::workspace. */
+ROOTDK_API rootdk_status rootdk_quantize_for_attention_workspace(const rootdk_tensor* q, const rootdk_tensor* k,
+                                                                 const rootdk_tensor* v, const rootdk_quantized* to,
+                                                                 const rootdk_attention_params* params,
+                                                                 const rootdk_execution* execution, size_t* bytes);
 
 /* Which implementation would run, as JSON: {"chosen": "...", "error": "...", "candidates": [{"name", "refusal"}]}.
  * Never fails for bad arguments. The text is valid until the next call on the thread. */
@@ -371,7 +394,8 @@ typedef enum rootdk_struct_kind {
   ROOTDK_STRUCT_ROPE_PARAMS = 6,
   ROOTDK_STRUCT_KV_CACHE_CONFIG = 7,
   ROOTDK_STRUCT_ATTEND_PARAMS = 8,
-  ROOTDK_STRUCT_ATTEND_STATS = 9
+  ROOTDK_STRUCT_ATTEND_STATS = 9,
+  ROOTDK_STRUCT_QUANTIZED = 10
 } rootdk_struct_kind;
 ROOTDK_API rootdk_status rootdk_struct_init(void* value, int32_t kind, size_t struct_size);
 
@@ -386,6 +410,7 @@ ROOTDK_API rootdk_status rootdk_struct_init(void* value, int32_t kind, size_t st
 #define rootdk_kv_cache_config_init(p) ((void)rootdk_struct_init((p), ROOTDK_STRUCT_KV_CACHE_CONFIG, sizeof *(p)))
 #define rootdk_attend_params_init(p) ((void)rootdk_struct_init((p), ROOTDK_STRUCT_ATTEND_PARAMS, sizeof *(p)))
 #define rootdk_attend_stats_init(p) ((void)rootdk_struct_init((p), ROOTDK_STRUCT_ATTEND_STATS, sizeof *(p)))
+#define rootdk_quantized_init(p) ((void)rootdk_struct_init((p), ROOTDK_STRUCT_QUANTIZED, sizeof *(p)))
 
 #ifdef __cplusplus
 }

@@ -11,6 +11,7 @@
 #include "rootdk/dtype.h"
 #include "rootdk/error.h"
 #include "rootdk/executor.h"
+#include "rootdk/fp8.h"
 #include "rootdk/kv_cache.h"
 #include "rootdk/positions.h"
 #include "rootdk/tensor.h"

@@ -39,6 +39,7 @@ from ._positions import (
     transformer_xl_bias,
     transformer_xl_bias_backward,
 )
+from ._quantized import Quantized, quantize_for_attention
 from ._result import AttentionResult, HeadSummary
 
 __version__: str = _version().decode()
@@ -68,6 +69,7 @@ __all__ = [
     "KvUsage",
     "LabelScore",
     "Model",
+    "Quantized",
     "RopeParams",
     "Token",
     "UnsupportedError",
@@ -81,6 +83,7 @@ __all__ = [
     "inspect",
     "load",
     "merge_states",
+    "quantize_for_attention",
     "rope",
     "rope_backward",
     "rope_frequencies",

@@ -25,6 +25,7 @@ from ._structs import (
     Execution,
     KvCacheConfig,
     KvUsage,
+    Quantized,
     RopeParams,
     Tensor,
 )
@@ -49,7 +50,7 @@ TENSOR_SIZE = ctypes.sizeof(Tensor)
 PACK_TENSOR: Tuple[Callable[..., None], ...] = tuple(
     struct.Struct("@Piiii" + 2 * f"{rank}q{8 * (MAX_RANK - rank)}x").pack_into for rank in range(MAX_RANK + 1)
 )
-TENSOR_SLOTS = 40
+TENSOR_SLOTS = 48
 
 
 class Place:
@@ -77,6 +78,7 @@ class Place:
 PARAMS, STATS, EXECUTION = Place(AttentionParams), Place(AttentionStats), Place(Execution)
 SAVED, UPSTREAM, GRADIENTS_STRUCT = Place(AttentionSaved), Place(AttentionUpstream), Place(AttentionGradients)
 ATTEND_PARAMS, ATTEND_STATS, KV_CONFIG = Place(AttendParams), Place(AttendStats), Place(KvCacheConfig)
+QUANTIZED_STRUCT = Place(Quantized)
 
 
 class Arena:
@@ -147,6 +149,8 @@ attention = _status_function("attention", *[_pointer] * 7)
 attention_backward = _status_function("attention_backward", *[_pointer] * 5)
 attention_workspace = _status_function("attention_workspace_on", *[_pointer] * 8)
 attention_backward_workspace = _status_function("attention_backward_workspace_on", *[_pointer] * 6)
+quantize_for_attention = _status_function("quantize_for_attention", *[_pointer] * 6)
+quantize_for_attention_workspace = _status_function("quantize_for_attention_workspace", *[_pointer] * 7)
 explain = _function("explain", ctypes.c_char_p, [_pointer] * 7)
 explain_backward = _function("explain_backward", ctypes.c_char_p, [_pointer] * 5)
 struct_init = _status_function("struct_init", _pointer, _int32, _size)

@@ -202,6 +202,8 @@ def attention(
       alibi_slopes  [heads]: adds -slope |distance|
       sinks         [heads]: one more logit in the denominator
       dropout, seed the same seed drops the same weights on every device; 0 unless given, so give each step its own
+      compute       "f8e4m3": q, k and v are rounded to 8 bits with scales, and the products run on those (docs/fp8.md);
+                    rotate=True rotates q and k first
 
     What comes back: `out`, or with `stats`, `map_size` or `weights` an AttentionResult.
       out           memory to write to

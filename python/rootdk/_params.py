@@ -42,6 +42,8 @@ class AttentionOptions(TypedDict, total=False):
     additive_v: Optional[AnyArray]
     dropout: float
     seed: Union[int, AnyArray]
+    compute: Optional[str]
+    rotate: bool
 
 
 class AttendOptions(TypedDict, total=False):
@@ -79,7 +81,7 @@ class Form:
 
     def default_of(self, option: str) -> Any:
         """The default as a reader writes it; None where the library decides."""
-        if option in self.tensors or option not in self.index or option in ("scale", "softcap"):
+        if option in self.tensors or option not in self.index or option in ("scale", "softcap", "compute"):
             return None
         value = self.defaults[self.index[option]]
         if option == "score":
@@ -192,8 +194,10 @@ class Params:
             values[index["score"]] = choice(value, _structs.SCORES, "score")
         elif name == "block_size":
             values[index["block_q"]], values[index["block_kv"]] = pair(value, "block_size")
-        elif name == "causal":
-            values[index["causal"]] = int(value)
+        elif name == "compute":
+            values[index["compute"]] = choice(value, _structs.COMPUTE, "compute")
+        elif name in ("causal", "rotate"):
+            values[index[name]] = int(value)
         elif name == "seed":
             if isinstance(value, int):
                 values[index["seed"]] = value & _SEED_MASK

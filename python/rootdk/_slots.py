@@ -22,6 +22,10 @@ _SLOTS = (
     "upstream.lse",
     "upstream.entropy",
     *("grad." + name for name in GRADIENTS),
+    "to.q",
+    "to.k",
+    "to.v",
+    "key_mean",
 )
 assert len(_SLOTS) <= TENSOR_SLOTS
 OFFSETS: Dict[str, int] = {name: TENSOR_SIZE * i for i, name in enumerate(_SLOTS)}

@@ -8,6 +8,7 @@ ARRAY_TYPES = ", ".join(DTYPE_NAMES[:F8E4M3])  # f8e4m3 is what a cache holds
 DTYPE_SIZES = (4, 2, 2, 8, 4, 8, 1, 1, 1)
 CPU, CUDA = 0, 1
 SCORES = {"dot": 0, "cosine": 1, "additive": 2}
+COMPUTE = {"f8e4m3": 1}
 MAX_RANK = 6
 
 pointer = ctypes.c_void_p
@@ -61,6 +62,12 @@ class AttentionParams(ctypes.Structure):
         ("additive_v", pointer),
         ("dropout", double),
         ("seed", ctypes.c_uint64),
+        ("compute", int32),
+        ("rotate", int32),
+        ("q_scales", pointer),
+        ("k_scales", pointer),
+        ("v_scales", pointer),
+        ("q_shift", pointer),
     ]
 
 
@@ -111,6 +118,15 @@ class AttentionUpstream(ctypes.Structure):
     """rootdk_attention_upstream"""
 
     _fields_ = [("struct_size", size)] + [(name, pointer) for name in ("out", "lse", "entropy")]
+
+
+QUANTIZED = ("q", "k", "v", "q_scales", "k_scales", "v_scales", "q_shift", "key_mean")
+
+
+class Quantized(ctypes.Structure):
+    """rootdk_quantized"""
+
+    _fields_ = [("struct_size", size)] + [(name, pointer) for name in QUANTIZED]
 
 
 GRADIENTS = ("q", "k", "v", "bias", "relative_table", "alibi_slopes", "sinks", "additive_v", "column_mass")

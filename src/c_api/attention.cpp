@@ -96,6 +96,26 @@ rootdk_status rootdk_attention_backward_workspace(const rootdk_attention_saved* 
   return rootdk_attention_backward_workspace_on(saved, upstream, gradients, params, nullptr, bytes);
 }
 
+rootdk_status rootdk_quantize_for_attention(const rootdk_tensor* q, const rootdk_tensor* k, const rootdk_tensor* v,
+                                            const rootdk_quantized* to, const rootdk_attention_params* params,
+                                            const rootdk_execution* execution) {
+  return guarded([&] {
+    const ConvertedExecution where(execution);
+    rootdk::quantize_for_attention(view(q), view(k), view(v), convert(to), convert(params), where);
+  });
+}
+
+rootdk_status rootdk_quantize_for_attention_workspace(const rootdk_tensor* q, const rootdk_tensor* k,
+                                                      const rootdk_tensor* v, const rootdk_quantized* to,
+                                                      const rootdk_attention_params* params,
+                                                      const rootdk_execution* execution, size_t* bytes) {
+  return guarded([&] {
+    size_t& wanted = result(bytes, "bytes");
+    const ConvertedExecution where(execution);
+    wanted = rootdk::quantize_for_attention_workspace(view(q), view(k), view(v), convert(to), convert(params), where);
+  });
+}
+
 const char* rootdk_explain(const rootdk_tensor* q, const rootdk_tensor* k, const rootdk_tensor* v,
                            const rootdk_tensor* out, const rootdk_attention_params* params,
                            const rootdk_attention_stats* stats, const rootdk_execution* execution) {

@@ -1,6 +1,7 @@
 #include "c_api/convert.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "c_api/defaults.h"
 #include "c_api/struct_version.h"
@@ -18,6 +19,16 @@ Scale convert_scale(int32_t kind, double value) {
     default: fail("c_api: scale_kind ", kind, " is not in 0 to 3");
   }
 }
+
+namespace {
+
+std::optional<DType> convert_compute(int32_t compute) {
+  if (compute == ROOTDK_COMPUTE_AS_Q) return {};
+  require(compute == ROOTDK_COMPUTE_F8E4M3, "c_api: compute ", compute, " is neither as q (0) nor f8e4m3 (1)");
+  return DType::f8e4m3;
+}
+
+}  // namespace
 
 TensorView view(const rootdk_tensor* tensor) {
   TensorView result;
@@ -76,7 +87,13 @@ AttentionParams convert(const rootdk_attention_params* params, const rootdk_atte
               .bias = view(p.bias),
               .additive_v = view(p.additive_v),
               .dropout = p.dropout,
-              .seed = p.seed};
+              .seed = p.seed,
+              .compute = convert_compute(p.compute),
+              .fp8 = {.rotate = p.rotate != 0,
+                      .q_scales = view(p.q_scales),
+                      .k_scales = view(p.k_scales),
+                      .v_scales = view(p.v_scales),
+                      .q_shift = view(p.q_shift)}};
   }
   if (stats) {
     const auto s = read_struct(stats, defaults<rootdk_attention_stats>(), "rootdk_attention_stats");
@@ -107,6 +124,19 @@ AttentionSaved convert(const rootdk_attention_saved* saved) {
           .out = view(s.out),
           .lse = view(s.lse),
           .entropy = view(s.entropy)};
+}
+
+QuantizedViews convert(const rootdk_quantized* to) {
+  require(to != nullptr, "c_api: to is null");
+  const auto t = read_struct(to, defaults<rootdk_quantized>(), "rootdk_quantized");
+  return {.q = view(t.q),
+          .k = view(t.k),
+          .v = view(t.v),
+          .q_scales = view(t.q_scales),
+          .k_scales = view(t.k_scales),
+          .v_scales = view(t.v_scales),
+          .q_shift = view(t.q_shift),
+          .key_mean = view(t.key_mean)};
 }
 
 AttentionUpstream convert(const rootdk_attention_upstream* upstream) {

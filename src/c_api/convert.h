@@ -5,6 +5,7 @@
 #include "core/check.h"
 #include "rootdk/attention.h"
 #include "rootdk/c_api.h"
+#include "rootdk/fp8.h"
 #include "rootdk/positions.h"
 
 namespace rootdk::c_api {
@@ -23,6 +24,7 @@ AttentionStats convert(const rootdk_attention_stats* stats);
 // In C the request for statistics travels with them.
 AttentionParams convert(const rootdk_attention_params* params, const rootdk_attention_stats* stats = nullptr);
 AttentionSaved convert(const rootdk_attention_saved* saved);
+QuantizedViews convert(const rootdk_quantized* to);
 AttentionUpstream convert(const rootdk_attention_upstream* upstream);
 AttentionGradients convert(const rootdk_attention_gradients* gradients);
 RopeParams convert(const rootdk_rope_params* params);

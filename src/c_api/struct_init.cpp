@@ -28,6 +28,7 @@ rootdk_status rootdk_struct_init(void* value, int32_t kind, size_t struct_size) 
       case ROOTDK_STRUCT_KV_CACHE_CONFIG: return init<rootdk_kv_cache_config>(value, struct_size);
       case ROOTDK_STRUCT_ATTEND_PARAMS: return init<rootdk_attend_params>(value, struct_size);
       case ROOTDK_STRUCT_ATTEND_STATS: return init<rootdk_attend_stats>(value, struct_size);
+      case ROOTDK_STRUCT_QUANTIZED: return init<rootdk_quantized>(value, struct_size);
       default: rootdk::fail("c_api: there is no struct ", kind);
     }
   });

@@ -1,6 +1,7 @@
 #include "rootdk/attention.h"
 
 #include "core/attention_call.h"
+#include "core/fp8_call.h"
 #include "dispatch/choose.h"
 
 namespace rootdk {
@@ -24,39 +25,60 @@ std::vector<BackwardImplementation> implementations<BackwardCall>() {
 using dispatch::explain_call;
 using dispatch::workspace_of;
 
+namespace {
+
+// Hands the call to `body`, as the kind of call that it is.
+template <class Body>
+auto as_its_kind(const ForwardCall& call, Body body) {
+  return is_fp8(call.q, call.params) ? body(Fp8ForwardCall{call}) : body(call);
+}
+template <class Body>
+auto as_its_kind(const BackwardCall& call, Body body) {
+  return is_fp8(call.saved.q, call.params) ? body(Fp8BackwardCall{call}) : body(call);
+}
+
+}  // namespace
+
 void attention(ConstTensorView q, ConstTensorView k, ConstTensorView v, TensorView out, const AttentionParams& params,
                const AttentionStats& stats, const Execution& execution) {
-  dispatch::run("attention", make_forward_call(q, k, v, out, params, stats, execution));
+  const ForwardCall call = make_forward_call(q, k, v, out, params, stats, execution);
+  as_its_kind(call, [](const auto& kind) { dispatch::run("attention", kind); });
 }
 
 void attention_backward(const AttentionSaved& saved, const AttentionUpstream& upstream,
                         const AttentionGradients& gradients, const AttentionParams& params,
                         const Execution& execution) {
-  dispatch::run("attention_backward", make_backward_call(saved, upstream, gradients, params, execution));
+  const BackwardCall call = make_backward_call(saved, upstream, gradients, params, execution);
+  as_its_kind(call, [](const auto& kind) { dispatch::run("attention_backward", kind); });
 }
 
 std::size_t attention_workspace(ConstTensorView q, ConstTensorView k, ConstTensorView v, TensorView out,
                                 const AttentionParams& params, const AttentionStats& stats,
                                 const Execution& execution) {
-  return workspace_of("attention_workspace", make_forward_call(q, k, v, out, params, stats, execution));
+  return as_its_kind(make_forward_call(q, k, v, out, params, stats, execution),
+                     [](const auto& call) { return workspace_of("attention_workspace", call); });
 }
 
 std::size_t attention_backward_workspace(const AttentionSaved& saved, const AttentionUpstream& upstream,
                                          const AttentionGradients& gradients, const AttentionParams& params,
                                          const Execution& execution) {
-  return workspace_of("attention_backward_workspace",
-                      make_backward_call(saved, upstream, gradients, params, execution));
+  return as_its_kind(make_backward_call(saved, upstream, gradients, params, execution),
+                     [](const auto& call) { return workspace_of("attention_backward_workspace", call); });
 }
 
 Explanation explain(ConstTensorView q, ConstTensorView k, ConstTensorView v, TensorView out,
                     const AttentionParams& params, const AttentionStats& stats, const Execution& execution) {
-  return explain_call([&] { return make_forward_call(q, k, v, out, params, stats, execution); });
+  const auto make = [&] { return make_forward_call(q, k, v, out, params, stats, execution); };
+  if (is_fp8(q, params)) return explain_call([&] { return Fp8ForwardCall{make()}; });
+  return explain_call(make);
 }
 
 Explanation explain_backward(const AttentionSaved& saved, const AttentionUpstream& upstream,
                              const AttentionGradients& gradients, const AttentionParams& params,
                              const Execution& execution) {
-  return explain_call([&] { return make_backward_call(saved, upstream, gradients, params, execution); });
+  const auto make = [&] { return make_backward_call(saved, upstream, gradients, params, execution); };
+  if (is_fp8(saved.q, params)) return explain_call([&] { return Fp8BackwardCall{make()}; });
+  return explain_call(make);
 }
 
 }  // namespace rootdk

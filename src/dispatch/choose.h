@@ -41,10 +41,23 @@ inline std::string_view forced_target(const Execution& execution) {
   return execution.target.empty() ? std::string_view(environment().target) : execution.target;
 }
 
+// The same for a call. One that runs on the kernels of another call (Call::kRunsOnOthers) hands a name that is none of
+// its own implementations on to that call.
+template <class Call>
+std::string_view forced_for(const Call& call) {
+  const std::string_view forced = forced_target(call.execution);
+  if constexpr (requires { Call::kRunsOnOthers; }) {
+    const auto& all = ordered<Call>();
+    const auto is_forced = [&](const Implementation<Call>& candidate) { return candidate.name == forced; };
+    if (std::none_of(all.begin(), all.end(), is_forced)) return {};
+  }
+  return forced;
+}
+
 // Asks every candidate and keeps the answers; the first that accepts is chosen.
 template <class Call>
 Explanation ask(const Call& call) {
-  const std::string_view forced = forced_target(call.execution);
+  const std::string_view forced = forced_for(call);
   Explanation result;
   for (const Implementation<Call>& candidate : ordered<Call>()) {
     std::string refusal = !forced.empty() && candidate.name != forced
@@ -100,7 +113,7 @@ Answer<Call> choose(std::string_view operation, const Call& call, std::string_vi
 
 template <class Call>
 Answer<Call> choose(std::string_view operation, const Call& call) {
-  return choose(operation, call, forced_target(call.execution));
+  return choose(operation, call, forced_for(call));
 }
 
 // Memory from the caller's allocator where the workspace that came with the call is too small for what was chosen.
@@ -114,10 +127,12 @@ inline void provide_workspace(std::string_view operation, CudaExecution& executi
 
 // Runs a call on the first implementation that accepts it.
 template <class Call>
-void run(std::string_view operation, Call call) {
+void run(std::string_view operation, const Call& call) {
   const Answer<Call> chosen = choose(operation, call);
-  provide_workspace(operation, call.execution.cuda, chosen.workspace_bytes);
-  chosen.run(call);
+  if (chosen.workspace_bytes == 0 || !call.execution.cuda.allocate) return chosen.run(call);
+  Call with_workspace = call;
+  provide_workspace(operation, with_workspace.execution.cuda, chosen.workspace_bytes);
+  chosen.run(with_workspace);
 }
 
 template <class MakeCall>
@@ -125,7 +140,7 @@ Explanation explain_call(MakeCall make_call) {
   try {
     const auto call = make_call();
     Explanation result = ask(call);
-    if (result.chosen.empty()) result.error = without_implementation(call, result, forced_target(call.execution));
+    if (result.chosen.empty()) result.error = without_implementation(call, result, forced_for(call));
     return result;
   } catch (const Error& error) {
     Explanation result;

@@ -91,7 +91,7 @@ Value MultiHeadAttention::operator()(Context& context, const Value& x, const Att
   call.additive_v = additive_v;
   call.padding = input.padding;
   call.alibi = alibi_;
-  const AttentionParams params{
+  AttentionParams params{
       .score = config_.score,
       .logits = {.scale = config_.scale, .softcap = config_.softcap, .relative_zero = input.relative_zero},
       .causal = config_.causal,
@@ -105,6 +105,7 @@ Value MultiHeadAttention::operator()(Context& context, const Value& x, const Att
   } else if (!input.fixed.empty()) {
     attended = fixed_attention(context, call, params, input.fixed, input.steps);
   } else {
+    if (context.fp8_attention) params.compute = DType::f8e4m3;
     attended = dot_product_attention(context, call, params, input.capture);
   }
   return config_.output_projection ? out(context, attended) : attended;

@@ -107,7 +107,8 @@ struct Context {
   double dropout = 0.0;          // of activations and attention weights; 0 outside training
   std::uint64_t seed = 0;        // of this step's dropout
   std::uint64_t dropout_calls = 0;
-  bool recompute = false;  // blocks keep their input alone, and compute their activations again on the way back
+  bool recompute = false;      // blocks keep their input alone, and compute their activations again on the way back
+  bool fp8_attention = false;  // attention computes in e4m3, forward; gradients go straight through the rounding
   // Where training asks for flat or sharp attention: the gradient of the loss with respect to the mean entropy of the
   // softmax of each attention layer.
   double entropy_gradient = 0.0;

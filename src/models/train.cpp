@@ -149,6 +149,7 @@ std::vector<std::vector<float>> Trainer::run_part(std::int64_t part, bool watche
                   .dropout = settings_.dropout,
                   .seed = settings_.seed ^ (0x9E3779B97F4A7C15u * (part_of_all + 1)),
                   .recompute = settings_.recompute,
+                  .fp8_attention = settings_.fp8,
                   .entropy_gradient = -settings_.entropy_weight / static_cast<double>(settings_.model.layers)};
   std::vector<std::int32_t> targets;
   const ModelInput input = sample_batch(number, part * rows, rows, targets);

@@ -26,6 +26,7 @@ struct TrainSettings {
   double qk_clip = 0.0;            // largest logit before a head's projections are shrunk; 0: off
   double entropy_weight = 0.0;     // what the loss counts a nat of mean attention entropy less by; 0: off
   bool recompute = false;          // activations of each block again in the backward pass: less memory, same bits
+  bool fp8 = false;                // attention in e4m3, forward; validation is not
   double validation_share = 0.05;  // of the text, at its end
   std::uint64_t seed = 1;
 };

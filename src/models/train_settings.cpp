@@ -68,6 +68,7 @@ std::string settings_json(const TrainSettings& settings) {
                         {"qk_clip", settings.qk_clip},
                         {"entropy_weight", settings.entropy_weight},
                         {"recompute", settings.recompute},
+                        {"fp8", settings.fp8},
                         {"validation_share", settings.validation_share},
                         {"seed", settings.seed}}
       .dump();
@@ -105,6 +106,7 @@ TrainSettings parse_settings(std::string_view json_text, const std::string& wher
   settings.qk_clip = fields.number({"qk_clip"}, 0.0);
   settings.entropy_weight = fields.number({"entropy_weight"}, 0.0);
   settings.recompute = fields.boolean({"recompute"}, false);
+  settings.fp8 = fields.boolean({"fp8"}, false);
   settings.validation_share = fields.number({"validation_share"}, settings.validation_share);
   settings.seed = static_cast<std::uint64_t>(fields.integer({"seed"}, 1));
   return settings;

@@ -5,8 +5,10 @@
 #include <vector>
 
 #include "core/attention_call.h"
+#include "reference/forward_rows.h"
 #include "reference/implementations.h"
 #include "reference/logits.h"
+#include "rootdk/fp8.h"
 
 namespace rootdk::reference {
 namespace {
@@ -65,13 +67,27 @@ Softmax softmax(const std::vector<double>& logits, double sink) {
   return result;
 }
 
+// What the rows are computed from.
+struct ForwardInputs {
+  ForwardInputs(const ForwardCall& call, const Fp8Rule* fp8)
+      : logits(call.shape, call.params, call.logit_scale, call.q, call.k),
+        v(call.v),
+        rounds_weights(fp8 != nullptr),
+        q_shift(fp8 ? fp8->q_shift : ConstTensorView{}) {}
+
+  LogitInputs logits;
+  Doubles<4> v;
+  bool rounds_weights;  // to e4m3
+  Doubles<3> q_shift;   // [batch, heads, q_len]
+};
+
 class ForwardHead {
  public:
-  ForwardHead(const ForwardCall& call, const LogitInputs& inputs, const Doubles<4>& v, const ForwardOutputs& to,
-              std::int64_t sequence, std::int64_t head)
+  ForwardHead(const ForwardCall& call, const ForwardInputs& inputs, const ForwardOutputs& to, std::int64_t sequence,
+              std::int64_t head)
       : call_(call),
-        logits_(inputs, sequence, head),
-        v_(v),
+        in_(inputs),
+        logits_(inputs.logits, sequence, head),
         to_(to),
         range_(logits_.range()),
         batch_(range_.batch_entry),
@@ -93,11 +109,19 @@ class ForwardHead {
   void output(std::int64_t i, const Softmax& p, const std::vector<double>& row) const {
     for (std::int64_t j = 0; j < range_.kv_len; ++j) {
       if (row[static_cast<std::size_t>(j)] == kMinusInfinity || !keeps_weight(i, j)) continue;
-      const double weight = p.weights[static_cast<std::size_t>(j)] * call_.dropout.keep_scale;
+      const double weight = used_weight(p, row, static_cast<std::size_t>(j)) * call_.dropout.keep_scale;
       for (std::int64_t d = 0; d < call_.shape.value_dim; ++d) {
-        to_.out(batch_, head_, range_.q_begin + i, d) += weight * v_(batch_, logits_.kv_head(), range_.kv_begin + j, d);
+        to_.out(batch_, head_, range_.q_begin + i, d) +=
+            weight * in_.v(batch_, logits_.kv_head(), range_.kv_begin + j, d);
       }
     }
+  }
+
+  // The weight of key j, which e4m3 rounds beside the largest key and before the division by the sum.
+  double used_weight(const Softmax& p, const std::vector<double>& row, std::size_t j) const {
+    if (!in_.rounds_weights) return p.weights[j];
+    const Float8E4M3 rounded(kFp8WeightFactor * std::exp(row[j] - p.max_logit));
+    return static_cast<double>(static_cast<float>(rounded)) / kFp8WeightFactor * std::exp(p.max_logit - p.lse);
   }
 
   bool keeps_weight(std::int64_t i, std::int64_t j) const {
@@ -117,8 +141,9 @@ class ForwardHead {
       sum_p2 += p.weights[j] * p.weights[j];
     }
     const std::int64_t r = range_.q_begin + i;
-    if (to_.lse) to_.lse(batch_, head_, r) = p.lse;
-    if (to_.max_logit) to_.max_logit(batch_, head_, r) = p.max_logit;
+    const double shift = in_.q_shift ? in_.q_shift(batch_, head_, r) * call_.logit_scale : 0.0;
+    if (to_.lse) to_.lse(batch_, head_, r) = p.lse + shift;
+    if (to_.max_logit) to_.max_logit(batch_, head_, r) = p.max_logit + shift;
     if (to_.max_weight) to_.max_weight(batch_, head_, r) = max_weight;
     if (to_.entropy) to_.entropy(batch_, head_, r) = entropy;
     if (to_.sum_p2) to_.sum_p2(batch_, head_, r) = sum_p2;
@@ -158,23 +183,14 @@ class ForwardHead {
   }
 
   const ForwardCall& call_;
+  const ForwardInputs& in_;
   HeadLogits logits_;
-  const Doubles<4>& v_;
   const ForwardOutputs& to_;
   SequenceRange range_;
   std::int64_t batch_, head_;
 };
 
-void forward(const ForwardCall& call) {
-  const LogitInputs inputs(call.shape, call.params, call.logit_scale, call.q, call.k);
-  const Doubles<4> v(call.v);
-  const ForwardOutputs outputs(call);
-  Executor& executor = executor_of(call.execution);
-  executor.parallel_for(call.shape.batch * call.shape.heads, [&](std::int64_t index) {
-    ForwardHead(call, inputs, v, outputs, index / call.shape.heads, index % call.shape.heads).run();
-  });
-  outputs.round();
-}
+void forward(const ForwardCall& call) { forward_rows(call); }
 
 std::string refuse_forward(const ForwardCall& call) { return refuse_device(call.q.device); }
 
@@ -183,6 +199,16 @@ constexpr ForwardImplementation kForward[] = {{.name = "reference", .answer = []
                                                }}};
 
 }  // namespace
+
+void forward_rows(const ForwardCall& call, const Fp8Rule* fp8) {
+  const ForwardInputs inputs(call, fp8);
+  const ForwardOutputs outputs(call);
+  Executor& executor = executor_of(call.execution);
+  executor.parallel_for(call.shape.batch * call.shape.heads, [&](std::int64_t index) {
+    ForwardHead(call, inputs, outputs, index / call.shape.heads, index % call.shape.heads).run();
+  });
+  outputs.round();
+}
 
 std::span<const ForwardImplementation> forward_implementations() { return kForward; }
 

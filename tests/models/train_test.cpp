@@ -112,6 +112,22 @@ TEST(Train, RecomputedActivationsChangeNoBit) {
   EXPECT_TRUE(same_parameters(kept.model(), again.model()));
 }
 
+TEST(Train, AttentionInE4m3LearnsAsF32Does) {
+  auto losses = [](bool fp8) {
+    TrainSettings settings = small_settings();
+    settings.fp8 = fp8;
+    Trainer trainer(settings, kText);
+    std::vector<double> all;
+    for (int i = 0; i < 40; ++i) all.push_back(trainer.step(false).loss);
+    return all;
+  };
+  const std::vector<double> plain = losses(false), rounded = losses(true);
+  EXPECT_NE(plain[0], rounded[0]);
+  EXPECT_NEAR(plain[0], rounded[0], 0.02);
+  EXPECT_LT(rounded[39], rounded[0] * 0.8);
+  EXPECT_NEAR(plain[39], rounded[39], 0.05 * plain[39]);
+}
+
 TEST(Train, EntropyWeightFlattensOrSharpensAttention) {
   auto entropy_after = [](double weight) {
     TrainSettings settings = small_settings();

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "conformance/cases.h"
+#include "rootdk/fp8.h"
 #include "rootdk/positions.h"
 #include "survival/survive.h"
 
@@ -127,11 +128,32 @@ TEST(SurvivesAttention, Reference) {
   }
 }
 
+TEST(SurvivesAttention, Fp8) {
+  for (CaseSpec spec : cases()) {
+    spec.scalars.compute = DType::f8e4m3;
+    const AttentionCase problem = make_case(spec, DType::bf16);
+    const Target target{.name = "fp8_cpu", .executor = &shared_executor(3)};
+    const Results forward = run_forward(problem, target);
+    const SurvivalOptions options{.one_by_one = 120};
+    expect_survives(spec.name, computes([&] { return bits_of(run_forward(problem, target)); }), options);
+    expect_survives(spec.name, computes([&] { return bits_of(run_backward(problem, forward, target)); }), options);
+  }
+  const Tensor q = random_tensor(DType::f32, {1, 2, 9, 16}, 1), k = random_tensor(DType::f32, {1, 2, 20, 16}, 2);
+  expect_survives("quantize_for_attention", computes([&] {
+                    const QuantizedTensors numbers = quantize_for_attention(q, k, k);
+                    Bits bits;
+                    bits.add(numbers.q);
+                    bits.add(numbers.k_scales);
+                    return bits;
+                  }));
+}
+
 TEST(SurvivesAttention, KeysInSeveralSpans) {
   const Tensor q = random_tensor(DType::f32, {1, 2, 40, 32}, 1), k = random_tensor(DType::f32, {1, 2, 3000, 32}, 2);
   expect_survives("workspace_limit", computes([&] {
                     Tensor out(DType::f32, {1, 2, 40, 32});
-                    attention(q, k, k, out, {}, {}, {.cpu = {.executor = &shared_executor(3), .workspace_limit = 600000}});
+                    attention(q, k, k, out, {}, {},
+                              {.cpu = {.executor = &shared_executor(3), .workspace_limit = 600000}});
                     Bits bits;
                     bits.add(out);
                     return bits;

@@ -6,7 +6,7 @@ import torch
 
 from .._arrays import TorchKind, kind_of
 from .._attention import run_backward, run_forward
-from .._params import BOOLEAN_TENSORS, DIFFERENTIABLE, INTEGER_TENSORS, TENSORS, Params
+from .._params import ATTENTION, BOOLEAN_TENSORS, DIFFERENTIABLE, INTEGER_TENSORS, TENSORS, Params
 from .._stats import ROW_STATS, StatsRequest
 
 # (schema type, name) of what follows q, k and v. Numbers travel in two lists: PyTorch's bookkeeping grows with the
@@ -16,6 +16,7 @@ NUMBER_ARGUMENTS = [("SymInt[]", "integers"), ("float[]", "factors")]
 TEXT_ARGUMENTS = [("str", "stats"), ("str", "target")]
 # `integers` begins with Params.integers and ends with map_rows, map_columns, all_weights, stats_stride, threads.
 N_OWN_INTEGERS = 5
+_SEED = ATTENTION.integers.index(ATTENTION.index["seed"])
 OUTPUTS = ("out", "lse", "entropy", "max_logit", "max_weight", "sum_p2", "column_mass", "pooled_map", "weights")
 WITH_GRADIENT = ("q", "k", "v") + DIFFERENTIABLE
 N_TENSORS = len(TENSOR_ARGUMENTS)
@@ -34,7 +35,9 @@ def flatten(
     for name, x in tensors.items():
         if not isinstance(x, torch.Tensor):
             tensors[name] = _as_tensor(x, _LIST_TYPES.get(name), like)
-    *integers, seed = params.integers
+    integers = params.integers
+    if integers[_SEED] >= 2**63:
+        integers[_SEED] -= 2**64  # the schema's integers have a sign
     rows, columns = request.map_size or (0, 0)
     return [
         *(tensors.get(name) for name in TENSORS),
@@ -42,7 +45,6 @@ def flatten(
         chosen,
         [
             *integers,
-            seed - 2**64 if seed >= 2**63 else seed,  # the schema's integers have a sign
             rows,
             columns,
             int(request.weights is True),
@@ -67,9 +69,9 @@ def _unflatten(flat: Flat) -> Tuple[Params, Optional[torch.Tensor], Sequence[int
     tensors, integers, factors = flat[:N_TENSORS], flat[N_TENSORS], flat[N_TENSORS + 1]
     given = {name: x for name, x in zip(TENSORS, tensors) if x is not None}
     seed_tensor, weight_rows = tensors[len(TENSORS) :]
-    *numbers, seed = integers[:-N_OWN_INTEGERS]
-    seed = (seed if seed_tensor is None else int(seed_tensor)) & 0xFFFFFFFFFFFFFFFF
-    return Params.from_numbers((*numbers, seed), factors, given), weight_rows, integers[-N_OWN_INTEGERS:]
+    numbers = list(integers[:-N_OWN_INTEGERS])
+    numbers[_SEED] = (numbers[_SEED] if seed_tensor is None else int(seed_tensor)) & 0xFFFFFFFFFFFFFFFF
+    return Params.from_numbers(numbers, factors, given), weight_rows, integers[-N_OWN_INTEGERS:]
 
 
 def _kind(q: torch.Tensor) -> TorchKind:

@@ -68,7 +68,9 @@ CUtensorMap make_tensor_map(const ConstTensorView& view, int rows, int columns) 
                                    : view.dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
                                                                : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
   const std::int64_t row_bytes = columns * element_bytes(view);
-  const CUtensorMapSwizzle swizzle = row_bytes <= 64 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B;
+  const CUtensorMapSwizzle swizzle = row_bytes <= 32   ? CU_TENSOR_MAP_SWIZZLE_32B
+                                     : row_bytes <= 64 ? CU_TENSOR_MAP_SWIZZLE_64B
+                                                       : CU_TENSOR_MAP_SWIZZLE_128B;
   CUtensorMap map;
   const CUresult status = encode_tiled()(&map, type, 4, const_cast<void*>(view.data), sizes, strides, box, steps,
                                          CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,

@@ -34,19 +34,22 @@ EncodeTiled encode_tiled() {
 
 }  // namespace
 
+// Every call asks for all of its tensors: only a refusal is put into words.
 std::string tensor_map_refusal(const char* name, const ConstTensorView& view) {
-  std::ostringstream reason;
   if (reinterpret_cast<std::uintptr_t>(view.data) % kAlignment != 0) {
+    std::ostringstream reason;
     reason << name << " starts at an address that is not a multiple of " << kAlignment << " bytes";
+    return reason.str();
   }
-  for (int dimension = 0; dimension < 3 && reason.str().empty(); ++dimension) {
+  for (int dimension = 0; dimension < 3; ++dimension) {
     const std::int64_t bytes = view.stride(dimension) * element_bytes(view);
-    if (view.size(dimension) > 1 && (bytes <= 0 || bytes % kAlignment != 0)) {
-      reason << "stride " << view.stride(dimension) << " of " << name << " (dimension " << dimension
-             << ") is not a positive multiple of " << kAlignment / element_bytes(view) << " elements";
-    }
+    if (view.size(dimension) <= 1 || (bytes > 0 && bytes % kAlignment == 0)) continue;
+    std::ostringstream reason;
+    reason << "stride " << view.stride(dimension) << " of " << name << " (dimension " << dimension
+           << ") is not a positive multiple of " << kAlignment / element_bytes(view) << " elements";
+    return reason.str();
   }
-  return reason.str();
+  return {};
 }
 
 CUtensorMap make_tensor_map(const ConstTensorView& view, int rows, int columns) {

@@ -4,7 +4,6 @@
 #include "cuda/hopper/decode/choice.h"
 #include "cuda/hopper/decode/launch.h"
 #include "cuda/hopper/forward/choice.h"
-#include "cuda/hopper/forward/fp8.h"
 #include "cuda/hopper/forward/launch.h"
 #include "cuda/hopper/hopper.h"
 #include "cuda/launch/device.h"
@@ -15,7 +14,6 @@ namespace {
 
 void launch(const ForwardCall& call, const DecodeChoice& choice) { launch_decode(call, choice); }
 void launch(const ForwardCall& call, const ForwardChoice& choice) { launch_forward(call, choice); }
-void launch(const ForwardCall& call, const Fp8Choice& choice) { launch_fp8(call, choice); }
 
 template <class Choice>
 Answer<ForwardCall> accept(const Choice& choice) {
@@ -29,7 +27,6 @@ Answer<ForwardCall> accept(const Choice& choice) {
 
 Answer<ForwardCall> answer(const ForwardCall& call) {
   if (std::string reason = forward_refusal(call); !reason.empty()) return {.refusal = reason};
-  if (getenv("ROOTDK_TRY_FP8") && fp8_refusal(call).empty()) return accept(choose_fp8(call));
   return is_decode(call) ? accept(choose_decode(call)) : accept(choose_forward(call));
 }
 

@@ -1,16 +1,19 @@
-#include "cuda/hopper/forward/fp8.h"
+// Attention in e4m3 on Hopper: q, k and v are prepared in the workspace, then the forward kernel runs on e4m3 products.
 
-#include <algorithm>
-#include <cstdlib>
+#include <string>
 
+#include "cuda/hopper/forward/choice.h"
+#include "cuda/hopper/forward/fp8_kernels.h"
+#include "cuda/hopper/forward/fp8_prepare.h"
 #include "cuda/hopper/forward/launch.h"
-#include "cuda/hopper/forward/tile_counter.h"
 #include "cuda/hopper/shared/head_dims.h"
 #include "cuda/hopper/shared/make_params.h"
+#include "cuda/hopper/hopper.h"
 #include "cuda/hopper/shared/refusal.h"
 #include "cuda/launch/device.h"
 #include "cuda/launch/kernel.h"
 #include "cuda/launch/tensor_map.h"
+#include "cuda/launch/workspace.h"
 
 namespace rootdk::cuda::hopper {
 namespace {
@@ -34,29 +37,39 @@ ConstTensorView bytes_view(const ForwardCall& call, std::size_t offset, std::int
   return TensorView(data, DType::f8e4m3, sizes, call.q.device);
 }
 
-}  // namespace
+struct Fp8Choice {
+  ForwardKernelHandle kernel;
+  Fp8Workspace workspace;
+};
 
-std::string fp8_refusal(const ForwardCall& call) {
+// Why the e4m3 kernels cannot run a call; empty: they can.
+std::string refusal_of(const Fp8ForwardCall& call) {
   const AttentionParams& p = call.params;
-  if (p.mask.defined()) return "e4m3 attention does not support a mask";
-  if (p.bias.defined()) return "e4m3 attention does not support a bias";
-  if (p.logits.relative_table.defined()) return "e4m3 attention does not support a relative table";
-  if (p.logits.softcap > 0) return "e4m3 attention does not support a softcap";
-  if (p.logits.alibi_slopes.defined()) return "e4m3 attention does not support ALiBi";
-  if (call.dropout.threshold > 0) return "e4m3 attention does not support dropout";
-  if (!(call.logit_scale > 0)) return text("e4m3 attention needs a positive scale, has ", call.logit_scale);
-  if (call.shape.head_dim % 8 != 0) return text("e4m3 attention needs a head_dim in multiples of 8, has ", call.shape.head_dim);
+  if (call.quantised()) return "q, k and v are e4m3 already; hand over bf16 or f16";
+  if (std::string reason = forward_refusal(call); !reason.empty()) return reason;
+  if (call.out.dtype != DType::bf16 && call.out.dtype != DType::f16) {
+    return text("out is ", name_of(call.out.dtype), ", needs bf16 or f16");
+  }
+  if (p.fp8.rotate) return "rotation is not supported";
+  if (p.mask.defined()) return "a mask is not supported";
+  if (p.bias.defined()) return "a bias is not supported";
+  if (p.logits.relative_table.defined()) return "a relative table is not supported";
+  if (p.logits.softcap > 0) return "a softcap is not supported";
+  if (p.logits.alibi_slopes.defined()) return "ALiBi is not supported";
+  if (call.dropout.threshold > 0) return "dropout is not supported";
+  if (!(call.logit_scale > 0)) return text("the scale ", call.logit_scale, " is not positive");
+  if (call.shape.head_dim % 8 != 0) return text("head_dim ", call.shape.head_dim, " is not a multiple of 8");
   return {};
 }
 
-Fp8Choice choose_fp8(const ForwardCall& call) {
+Fp8Choice choose(const ForwardCall& call) {
   const int head_dim = padded_dim(kHeadDims, call.shape.head_dim, call.shape.value_dim);
   const bool statistics = call.stats.entropy.defined() || call.stats.sum_p2.defined();
   const ForwardKernelHandle kernel = kernel_of(head_dim, statistics ? Variant::sampled : Variant::ranged);
   return {.kernel = kernel, .workspace = fp8_workspace(call, head_dim, kernel.block_kv)};
 }
 
-void launch_fp8(const ForwardCall& call, const Fp8Choice& choice) {
+void launch(const ForwardCall& call, const Fp8Choice& choice) {
   const AttentionShape& s = call.shape;
   const Fp8Workspace& at = choice.workspace;
   const ForwardKernelHandle& kernel = choice.kernel;
@@ -72,7 +85,7 @@ void launch_fp8(const ForwardCall& call, const Fp8Choice& choice) {
                 .v_mean = floats(at.mean_value),
                 .key_blocks = at.key_blocks,
                 .out_f16 = call.out.dtype == DType::f16};
-  if (!getenv("ROOTDK_FP8_NOPREP")) prepare_fp8(call, params, at);
+  prepare_fp8(call, params, at);
   const bool even = !call.shape.packed && !call.params.kv_lengths.defined() && !call.params.causal;
   const int blocks =
       deal_tiles(call, kernel, even ? nullptr : reinterpret_cast<int*>(base + at.tile_counter), params);
@@ -91,6 +104,24 @@ void launch_fp8(const ForwardCall& call, const Fp8Choice& choice) {
                  .stream = stream,
                  .device = call.q.device.index},
                 maps, params);
+}
+
+Answer<Fp8ForwardCall> answer(const Fp8ForwardCall& call) {
+  if (std::string reason = refusal_of(call); !reason.empty()) return {.refusal = reason};
+  const Fp8Choice choice = choose(call);
+  return {.workspace_bytes = choice.workspace.bytes, .run = [choice](const Fp8ForwardCall& ready) {
+            if (ready.q.elements() == 0) return;
+            require_workspace(ready.execution.cuda, choice.workspace.bytes);
+            const DeviceGuard guard(ready.q.device.index);
+            launch(ready, choice);
+          }};
+}
+
+}  // namespace
+
+const Fp8ForwardImplementation& fp8_forward() {
+  static const Fp8ForwardImplementation implementation{.name = "sm90", .answer = answer};
+  return implementation;
 }
 
 }  // namespace rootdk::cuda::hopper

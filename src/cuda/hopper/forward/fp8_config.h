@@ -16,6 +16,9 @@ namespace rootdk::cuda::hopper {
 #ifndef FP8_N
 #define FP8_N 0
 #endif
+#ifndef FP8_PLACE
+#define FP8_PLACE 0
+#endif
 #ifndef FP8_C
 #define FP8_C 2
 #endif

@@ -79,7 +79,7 @@ def _fake_attend_backward(
 
 def register(library: Any) -> None:
     bodies = {"attend": _attend, "attend_with_lse": _attend_with_lse, "attend_backward": _attend_backward}
-    fakes = (_fake_attend, _fake_attend_with_lse, _fake_attend_backward)
+    fakes: Tuple[Any, ...] = (_fake_attend, _fake_attend_with_lse, _fake_attend_backward)
     if _fast.binding is not None:
         _fast.binding.learn_operators(bodies)
         bodies = {name: getattr(_fast.binding, name) for name in bodies}

@@ -125,15 +125,16 @@ def _once(gradients: Sequence[Any], grad_out: torch.Tensor, saved: Sequence[Any]
     return tuple(None if x is None else next(made) for x in gradients)
 
 
-if _fast.binding is not None:
+_binding: Any = _fast.binding
+if _binding is not None:
 
     class _CompiledAttention(torch.autograd.Function):
         """Takes the numbers of the call, q, k, v and the tensors among its options, and gives out."""
 
-        forward = staticmethod(_fast.binding.autograd_forward)
-        backward = staticmethod(_fast.binding.autograd_backward)
+        forward = staticmethod(_binding.autograd_forward)
+        backward = staticmethod(_binding.autograd_backward)
 
     # Without what PyTorch does around it for function transforms, of which there are none in a plain call.
     _base: Any = getattr(torch._C, "_FunctionBase", torch.autograd.Function)
     _apply = _base.__dict__["apply"].__get__(None, _CompiledAttention)
-    _fast.binding.learn_autograd({"apply": _apply, "backward": _general_backward, "once": _once})
+    _binding.learn_autograd({"apply": _apply, "backward": _general_backward, "once": _once})

@@ -289,8 +289,8 @@ class Comparison:
             call = self.host_call(change(contender.function), pass_, q, k, v, grad)
             make = functools.partial(self.host_measure, name, pass_, call)
             self.accept(where, name, refused, measures, make)
-        if kind == "no_grad":
-            make = lambda: self.host_measure("rootdk", pass_, self.c_call(q))  # noqa: E731
+        if kind in ("no_grad", "forward + backward"):
+            make = lambda: self.host_measure("rootdk", pass_, self.c_call(q, pass_))  # noqa: E731
             self.accept(where, C_FUNCTION, refused, measures, make)
         end = self.deadline.share(10)
         self.report.host(kind, interleaved(measures, lambda: self.deadline.passed(end), most=self.rounds), refused)
@@ -304,10 +304,14 @@ class Comparison:
         return lambda: self.torch.autograd.grad(function(*leaves), leaves, grad)
 
     @staticmethod
-    def c_call(q):
-        from python_overhead import c_call
+    def c_call(q, pass_):
+        from python_overhead import c_backward_call, c_call
 
-        return c_call(q, causal=False)
+        forward = c_call(q, causal=False)
+        if pass_ == "forward":
+            return forward
+        backward = c_backward_call(q, causal=False)
+        return lambda: (forward(), backward())
 
     def host_measure(self, name, pass_, call, count=100):
         def measure():
@@ -353,6 +357,7 @@ def parse(arguments):
     parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("--passes", default=",".join(PASSES))
     parser.add_argument("--dtype", choices=sorted(LIMITS), help="bf16 on cuda, f32 on the CPU unless given")
+    parser.add_argument("--host-only", action="store_true", help="the host's time of a call alone, without shapes")
     parser.add_argument("--no-host", action="store_true", help="without the host's time of a call")
     parser.add_argument("--no-compile", action="store_true", help="without torch.compile")
     options = parser.parse_args(arguments)
@@ -388,7 +393,8 @@ def compare(options, torch, device, contenders, facts):
         comparison.run_host(compiled=False)
     modes = [mode for mode in options.modes if mode in device.modes]
     reserve = min(COMPILE_SECONDS, 0.25 * options.seconds) if compiles else 0.0
-    comparison.run_shapes(chosen_shapes(options), modes, options.passes, reserve)
+    if not options.host_only:
+        comparison.run_shapes(chosen_shapes(options), modes, options.passes, reserve)
     if compiles:
         comparison.run_host(compiled=True)
     report.means()

@@ -18,7 +18,7 @@ import numpy
 
 import rootdk
 from rootdk import _abi
-from rootdk._arrays import kind_of
+from rootdk._arrays import kind_of, small_code
 from rootdk._params import Params, write_execution
 from rootdk._slots import OFFSETS, write_qkv, write_tensor
 
@@ -35,6 +35,36 @@ def seconds_a_call(function):
     return (time.thread_time() - begin) / CALLS
 
 
+def execution_of(arena, kind, q):
+    """(address, what it needs to live): on a GPU the current stream, with scratch memory."""
+    if not kind.is_cuda(q):
+        return 0, None
+    scratch = q.new_empty(16 << 20)
+    stream = kind.torch._C._cuda_getCurrentRawStream(q.get_device())
+    size = scratch.numel() * scratch.element_size()
+    return write_execution(arena, None, None, stream, scratch.data_ptr(), size), scratch
+
+
+def c_backward_call(q, causal=True):
+    """The C function of the gradients of q, k and v on structs that are written once. Its memory is not initialised."""
+    kind, arena = kind_of(q, "q"), _abi.Arena()
+    write_qkv(arena, kind, q, q, q)
+    small = kind.empty(tuple(q.shape[:3]), small_code(kind.code(q, "q")), q)
+    arrays = {name: kind.empty_like(q, name) for name in ("out", "upstream.out", "grad.q", "grad.k", "grad.v")}
+    arrays["lse"] = small
+    at = {name: write_tensor(arena, kind, name, x, name) for name, x in arrays.items()}
+    execution, scratch = execution_of(arena, kind, q)
+    arguments = (
+        _abi.SAVED.write(arena, arena.base, arena.base + OFFSETS["k"], arena.base + OFFSETS["v"], at["out"], at["lse"], 0),
+        _abi.UPSTREAM.write(arena, at["upstream.out"], 0, 0),
+        _abi.GRADIENTS_STRUCT.write(arena, at["grad.q"], at["grad.k"], at["grad.v"], 0, 0, 0, 0, 0, 0),
+        Params({"causal": causal}).write(arena, kind, q),
+        execution,
+    )
+    keep = (arena, arrays, scratch)
+    return lambda: _abi.attention_backward(*arguments) if keep else None
+
+
 def c_call(q, causal=True):
     """The C function on structs that are written once."""
     kind, arena = kind_of(q, "q"), _abi.Arena()
@@ -42,11 +72,7 @@ def c_call(q, causal=True):
     out = kind.empty(tuple(q.shape), kind.code(q, "q"), q)
     out_at = write_tensor(arena, kind, "out", out, "out")
     params_at = Params({"causal": causal}).write(arena, kind, q)
-    execution, scratch = 0, None
-    if kind.is_cuda(q):
-        scratch = q.new_empty(1 << 20)
-        stream = kind.torch._C._cuda_getCurrentRawStream(q.get_device())
-        execution = write_execution(arena, None, None, stream, scratch.data_ptr(), scratch.numel())
+    execution, scratch = execution_of(arena, kind, q)
     arguments = (arena.base, arena.base + OFFSETS["k"], arena.base + OFFSETS["v"], out_at, params_at, 0, execution)
     keep = (arena, out, scratch)
     return lambda: _abi.attention(*arguments) if keep else None
@@ -109,6 +135,10 @@ def cases(device):
     yield "PyTorch, drop-in", t, lambda: operators.scaled_dot_product_attention(t, t, t, is_causal=True)
     g = torch.ones(SHAPE, requires_grad=True)
     yield "PyTorch, with gradient", t, lambda: operators.attention(g, g, g, causal=True)
+    leaves = tuple(torch.ones(SHAPE, requires_grad=True) for _ in range(3))
+    grad = torch.ones(SHAPE)
+    both = lambda: torch.autograd.grad(operators.attention(*leaves, causal=True), leaves, grad)  # noqa: E731
+    yield "PyTorch, with backward", t, both
 
 
 def main():

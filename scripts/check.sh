@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What make check adds to make test: clang-tidy, warnings as errors, the sanitizers, fuzzing, the kernels on other
-# processors, and random configurations.
+# processors, attention over ranks, and random configurations.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,5 +16,6 @@ scripts/test.sh asan-ubsan all --label-exclude python
 scripts/test.sh tsan thread_tests --label-regex threads
 scripts/cross.sh
 scripts/wasm.sh check
+scripts/ranks.sh
 scripts/fuzz.sh
 scripts/campaign.sh check

@@ -150,6 +150,10 @@ struct CudaExecution {
   void* stream = nullptr;     // cudaStream_t
   void* workspace = nullptr;  // device scratch memory, at least attention_workspace() bytes
   std::size_t workspace_bytes = 0;
+  // Asked for device scratch memory, once a call at most, where `workspace` has fewer bytes than the call needs. The
+  // memory must stay until the call returns and be used by nothing that runs beside `stream`. Null: out of memory.
+  void* (*allocate)(void* user, std::size_t bytes) = nullptr;
+  void* allocate_user = nullptr;
 };
 
 // How and where a call runs; never changes what it computes. A call uses `target` and the part of its device.

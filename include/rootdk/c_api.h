@@ -115,6 +115,9 @@ typedef struct rootdk_attention_stats {
 typedef void (*rootdk_task)(void* context, int64_t index);
 typedef void (*rootdk_parallel_for)(void* user, int64_t count, rootdk_task task, void* context);
 
+/* Device scratch memory of so many bytes, or null. It is used in the order of the stream, by one call. */
+typedef void* (*rootdk_allocate)(void* user, size_t bytes);
+
 /* rootdk::Execution */
 typedef struct rootdk_execution {
   size_t struct_size;
@@ -127,6 +130,8 @@ typedef struct rootdk_execution {
   void* stream;
   void* workspace;
   size_t workspace_bytes;
+  rootdk_allocate allocate; /* null: workspace is what there is. Else see rootdk::CudaExecution */
+  void* allocate_user;
 } rootdk_execution;
 
 /* rootdk::AttentionSaved, AttentionUpstream, AttentionGradients */

@@ -7,7 +7,8 @@
 //
 // q, k, v and out are this rank's rows. Every rank makes the same call with its own tensors. Out, statistics and
 // gradients have the same bits for any number of ranks, any shares and any scheme (docs/decisions/0019): a row's keys
-// are cut at fixed positions and merged in order. docs/scale.md says how to choose.
+// are cut at fixed positions and come in order. Out and the statistics of rows have those of attention() itself where
+// key_chunk is a multiple of 1024 (docs/scale.md names the exceptions, and says how to choose).
 
 #include <cstddef>
 #include <cstdint>
@@ -102,16 +103,18 @@ struct DistributedParams {
   MachineRates rates{};
 };
 
-// The operation of attention() on the whole sequence. AttentionParams describe the whole: kv_lengths, q_starts and
-// kv_starts count its rows. mask and bias have this rank's rows and all keys: [batch, heads, rows here, kv_len].
-// stats may name lse, max_logit, max_weight, entropy, sum_p2, and column_mass of this rank's keys. block_mask,
-// pooled_map and weights are refused. CPU only. Bad input on one rank is an error on every rank.
+// The operation of attention() on the whole sequence. AttentionParams describe the whole: kv_lengths, q_starts,
+// kv_starts and block_mask count its rows. mask and bias have this rank's rows, or one for all, and all keys:
+// [batch, heads, rows here, kv_len]. lse, max_logit, max_weight, entropy and sum_p2 are those of this rank's rows,
+// column_mass that of its keys, weights [batch, heads, rows here or weight_rows, kv_len] with weight_rows counted here,
+// pooled_map the map of the whole on every rank. CPU only. Bad input on one rank is an error on every rank.
 ROOTDK_API void distributed_attention(Transport& transport, ConstTensorView q, ConstTensorView k, ConstTensorView v,
                                       TensorView out, const DistributedParams& distributed,
                                       const AttentionParams& params = {}, const AttentionStats& stats = {},
                                       const Execution& execution = {});
 
-// All tensors are this rank's rows. Gradients: q, k, v, column_mass, and sinks (of the whole, on every rank).
+// All tensors are this rank's rows. Gradients of q, k, v, column_mass and a bias with rows are those of this rank; of
+// relative_table, alibi_slopes, sinks, additive_v and a bias with one row for all, those of the whole on every rank.
 ROOTDK_API void distributed_attention_backward(Transport& transport, const AttentionSaved& saved,
                                                const AttentionUpstream& upstream, const AttentionGradients& gradients,
                                                const DistributedParams& distributed, const AttentionParams& params = {},

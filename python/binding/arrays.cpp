@@ -20,7 +20,8 @@ class Name {
 };
 
 Name array_struct("__array_struct__"), shape_name("shape"), dtype_name("dtype"), is_cpu("is_cpu"), stride("stride"),
-    data_ptr("data_ptr"), requires_grad("requires_grad"), current_level("_current_level"), new_empty("new_empty");
+    data_ptr("data_ptr"), requires_grad("requires_grad"), current_level("_current_level"), new_empty("new_empty"),
+    contiguous_name("contiguous");
 
 struct NumPy {
   PyObject *ndarray = nullptr, *empty = nullptr, *float32 = nullptr, *float64 = nullptr;
@@ -40,30 +41,13 @@ struct ArrayInterface {
 };
 constexpr int kAligned = 0x100, kNativeOrder = 0x200, kWritable = 0x400;
 
-// DLPack's structs, and the functions that a library offers for its type of array (DLPack 1.2).
-struct DLTensor {
-  void* data;
-  int32_t device_type, device_id, rank;
-  uint8_t code, bits;
-  uint16_t lanes;
-  int64_t *shape, *strides;
-  uint64_t byte_offset;
-};
-struct DLPackExchange {
-  uint32_t major, minor;
-  const DLPackExchange* older;
-  void *allocate, *managed_from_object, *object_from_managed;
-  int (*describe)(void* object, DLTensor* tensor);
-  void* current_stream;
-};
-constexpr int32_t kDLCpu = 1;
-
 struct Torch {
   PyObject *tensor = nullptr, *parameter = nullptr, *empty_like = nullptr, *empty_like_options = nullptr;
   PyObject *is_grad_enabled = nullptr, *forward_ad = nullptr;
   PyObject* types[kTypes] = {};
   PyObject* checks[kChecks] = {};  // give something true where the call is followed
-  PyObject* autocast[2] = {};      // the function, and its arguments
+  // By rootdk_device_kind: functions that tell whether autocast is on and its type, and what to call both with.
+  PyObject *autocast_is_on[2] = {}, *autocast_type[2] = {}, *autocast_arguments[2] = {};
   const DLPackExchange* exchange = nullptr;
 };
 Torch torch;
@@ -127,10 +111,15 @@ bool describe_exchanged(PyObject* x, rootdk_tensor* tensor) {
   DLTensor from;
   if (torch.exchange->describe(x, &from) != 0) return without_error(false);
   const int type = dlpack_type(from);
-  if (type < 0 || from.device_type != kDLCpu || !fits(from.rank) || !from.strides) return false;
+  const bool on_cuda = from.device_type == kDLCuda && torch.exchange->allocate && torch.exchange->current_stream;
+  if (type < 0 || !(on_cuda || from.device_type == kDLCpu) || !fits(from.rank) || !from.strides) return false;
   *tensor = {};
   tensor->data = static_cast<char*>(from.data) + from.byte_offset;
   tensor->dtype = type;
+  if (on_cuda) {
+    tensor->device_kind = ROOTDK_CUDA;
+    tensor->device_index = from.device_id;
+  }
   tensor->rank = from.rank;
   for (int i = 0; i < from.rank; ++i) {
     tensor->shape[i] = from.shape[i];
@@ -205,12 +194,7 @@ bool is_writable(Kind kind, PyObject* x) {
 
 PyObject* new_output(Kind kind, PyObject* q, const rootdk_tensor& shape, int64_t value_dim) {
   const bool same = shape.shape[3] == value_dim;
-  if (same && kind == Kind::torch) {
-    PyObject* arguments = PyTuple_Pack(1, q);
-    PyObject* result = arguments ? PyObject_Call(torch.empty_like, arguments, torch.empty_like_options) : nullptr;
-    Py_XDECREF(arguments);
-    return result;
-  }
+  if (same && kind == Kind::torch) return empty_like(q);
   PyObject* sizes =
       same ? PyObject_GetAttr(q, shape_name.get())
            : Py_BuildValue("(LLLL)", static_cast<long long>(shape.shape[0]), static_cast<long long>(shape.shape[1]),
@@ -262,9 +246,29 @@ bool wants_gradient(PyObject* x) { return is_true(PyObject_GetAttr(x, requires_g
 
 bool gradients_are_on() { return is_true(call(torch.is_grad_enabled)); }
 
-bool autocast_is_on() {
-  return torch.autocast[0] && is_true(PyObject_Call(torch.autocast[0], torch.autocast[1], nullptr));
+bool autocast_keeps(const rootdk_tensor& x) {
+  const int device = x.device_kind == ROOTDK_CUDA ? 1 : 0;
+  PyObject* arguments = torch.autocast_arguments[device];
+  if (!torch.autocast_is_on[device] || !is_true(PyObject_Call(torch.autocast_is_on[device], arguments, nullptr))) {
+    return true;
+  }
+  PyObject* type =
+      torch.autocast_type[device] ? PyObject_Call(torch.autocast_type[device], arguments, nullptr) : nullptr;
+  const bool same = type && type == torch.types[x.dtype];
+  Py_XDECREF(type);
+  return without_error(same);
 }
+
+PyObject* empty_like(PyObject* x) {
+  PyObject* arguments = PyTuple_Pack(1, x);
+  PyObject* result = arguments ? PyObject_Call(torch.empty_like, arguments, torch.empty_like_options) : nullptr;
+  Py_XDECREF(arguments);
+  return result;
+}
+
+PyObject* contiguous(PyObject* x) { return PyObject_CallMethodObjArgs(x, contiguous_name.get(), nullptr); }
+
+const DLPackExchange* torch_exchange() { return torch.exchange; }
 
 namespace {
 
@@ -304,7 +308,13 @@ bool learn_torch(PyObject* names) {
     take(names, name, &found.checks[check++]);
   }
   take(names, "forward_ad", &found.forward_ad);
-  take(names, "autocast", &found.autocast[0]) && take(names, "autocast_arguments", &found.autocast[1]);
+  static constexpr const char* kAutocast[2][3] = {{"cpu_autocast", "cpu_autocast_type", "cpu_autocast_arguments"},
+                                                  {"cuda_autocast", "cuda_autocast_type", "cuda_autocast_arguments"}};
+  for (int device = 0; device < 2; ++device) {
+    take(names, kAutocast[device][0], &found.autocast_is_on[device]);
+    take(names, kAutocast[device][1], &found.autocast_type[device]);
+    all = take(names, kAutocast[device][2], &found.autocast_arguments[device]) && all;
+  }
   PyObject* exchange = PyDict_GetItemString(names, "exchange");
   if (exchange && exchange != Py_None) {
     found.exchange = usable(static_cast<const DLPackExchange*>(PyCapsule_GetPointer(exchange, "dlpack_exchange_api")));

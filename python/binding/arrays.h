@@ -7,6 +7,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include "dlpack.h"
 #include "rootdk/c_api.h"
 
 namespace rootdk::binding {
@@ -16,7 +17,8 @@ enum class Kind { other, numpy, torch };
 // The type must be the library's own: subclasses have their own say.
 Kind kind_of(PyObject* x);
 
-// Describes x, which must lie in the memory of the host. The numbers are copied; x keeps the memory.
+// Describes x, which must lie in the memory of the host, or on a CUDA device where PyTorch tells the current stream
+// and lends memory in C. The numbers are copied; x keeps the memory.
 bool describe(Kind kind, PyObject* x, rootdk_tensor* tensor);
 
 // The same for an array that was just made: contiguous, of this type and shape.
@@ -35,7 +37,15 @@ bool torch_is_plain();
 // Whether autograd wants to know about the use of x.
 bool wants_gradient(PyObject* x);
 bool gradients_are_on();
-bool autocast_is_on();
+// Whether autocast, where it is on, leaves tensors like x as they are.
+bool autocast_keeps(const rootdk_tensor& x);
+
+// Of PyTorch's tensors, new references: contiguous memory of x's shape and type, and x with contiguous memory.
+PyObject* empty_like(PyObject* x);
+PyObject* contiguous(PyObject* x);
+
+// PyTorch's functions; null before version 2.10.
+const DLPackExchange* torch_exchange();
 
 // What the package hands over when NumPy or PyTorch is first seen: a dict of objects by name.
 bool learn_numpy(PyObject* names);

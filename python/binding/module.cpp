@@ -1,62 +1,11 @@
-// The hot path of the Python package: rootdk.attention and the drop-in for PyTorch over plain arrays on the CPU.
-// Whatever is not plain (statistics, lists, subclasses, gradients, another device) gives NotImplemented, and the
-// package goes its general way over ctypes; so do bad arguments, which are told there.
+// The hot path of the Python package: rootdk.attention and the drop-in for PyTorch over plain arrays, with gradients.
+// Whatever is not plain (statistics, lists, subclasses, another device) gives NotImplemented, and the package goes its
+// general way over ctypes; so do bad arguments, which are told there.
 
-#include "options.h"
+#include "operators.h"
 
 namespace rootdk::binding {
 namespace {
-
-// The library's functions, by address: the package has loaded it.
-struct Library {
-  decltype(&rootdk_attention) attention = nullptr;
-  decltype(&rootdk_struct_init) struct_init = nullptr;
-  rootdk_attention_params defaults = {};
-  PyObject* check = nullptr;  // raises the error of a status
-};
-Library library;
-
-PyObject* general_way() {
-  Py_INCREF(Py_NotImplemented);
-  return Py_NotImplemented;
-}
-
-// Runs the call without the interpreter lock. False: with a Python error, or, for bad arguments, without one.
-bool run(Call& call, const rootdk_attention_stats* stats) {
-  rootdk_execution execution;
-  if (call.threads) {
-    library.struct_init(&execution, ROOTDK_STRUCT_EXECUTION, sizeof execution);
-    execution.threads = call.threads;
-  }
-  PyThreadState* thread = PyEval_SaveThread();
-  const rootdk_status status =
-      library.attention(&call.q, &call.k, &call.v, &call.out, &call.params, stats, call.threads ? &execution : nullptr);
-  PyEval_RestoreThread(thread);
-  if (status == ROOTDK_OK) return true;
-  if (status != ROOTDK_INVALID_ARGUMENT && status != ROOTDK_UNSUPPORTED) {
-    PyObject* nothing = PyObject_CallFunction(library.check, "i", static_cast<int>(status));
-    Py_XDECREF(nothing);
-  }
-  return false;
-}
-
-PyObject* failed(PyObject* out) {
-  Py_XDECREF(out);
-  return PyErr_Occurred() ? nullptr : general_way();
-}
-
-// The output of a call that is ready but for it.
-PyObject* run_for_output(Call& call, PyObject* q) {
-  PyObject* out = call.given_out;
-  if (out) {
-    Py_INCREF(out);
-  } else {
-    out = new_output(call.kind, q, call.q, call.v.shape[3]);
-    if (!out) return nullptr;
-    if (!describe_new(call.kind, out, call.q, call.v.shape[3], &call.out)) return failed(out);
-  }
-  return run(call, nullptr) ? out : failed(out);
-}
 
 // attention(positional arguments, options)
 PyObject* attention(PyObject*, PyObject* arguments) {
@@ -64,42 +13,18 @@ PyObject* attention(PyObject*, PyObject* arguments) {
   if (!PyArg_ParseTuple(arguments, "O!O!", &PyTuple_Type, &given, &PyDict_Type, &named)) return nullptr;
   if (PyTuple_Size(given) != 3) return general_way();
   Call call;
-  call.params = library.defaults;
-  PyObject* q = PyTuple_GetItem(given, 0);
-  if (!read_inputs(call, q, PyTuple_GetItem(given, 1), PyTuple_GetItem(given, 2)) || !read_options(call, named) ||
-      (call.wants_gradient && gradients_are_on())) {
-    return failed(nullptr);
-  }
-  return run_for_output(call, q);
+  call.params = default_params();
+  PyObject *q = PyTuple_GetItem(given, 0), *k = PyTuple_GetItem(given, 1), *v = PyTuple_GetItem(given, 2);
+  if (!read_inputs(call, q, k, v) || !read_options(call, named)) return failed(nullptr);
+  return call.wants_gradient && gradients_are_on() ? differentiate(call, q, k, v) : run_for_output(call, q);
 }
 
-// attention_with_lse(q, k, v, options): (out, lse), inside a function that autograd knows.
-PyObject* attention_with_lse(PyObject*, PyObject* arguments) {
-  PyObject *q = nullptr, *k = nullptr, *v = nullptr, *named = nullptr;
-  if (!PyArg_ParseTuple(arguments, "OOOO!", &q, &k, &v, &PyDict_Type, &named)) return nullptr;
-  Call call;
-  call.params = library.defaults;
-  if (!read_inputs(call, q, k, v) || !read_options(call, named) || call.given_out) return failed(nullptr);
-  PyObject* lse = new_row_statistic(call.kind, q, call.q);
-  if (!lse) return nullptr;
-  PyObject* out = describe(call.kind, lse, &call.lse) ? new_output(call.kind, q, call.q, call.v.shape[3]) : nullptr;
-  rootdk_attention_stats stats = {};
-  stats.struct_size = sizeof stats;
-  stats.stride = 1;
-  stats.lse = &call.lse;
-  if (!out || !describe_new(call.kind, out, call.q, call.v.shape[3], &call.out) || !run(call, &stats)) {
-    Py_DECREF(lse);
-    return failed(out);
-  }
-  PyObject* both = PyTuple_Pack(2, out, lse);
-  Py_DECREF(out);
-  Py_DECREF(lse);
-  return both;
-}
-
-bool is_shared(const Call& call) {
+// Whether nothing broadcasts, and rows are contiguous. With gqa, query heads may share key heads.
+bool is_shared(const Call& call, bool gqa) {
   const bool same_batch = call.q.shape[0] == call.k.shape[0] && call.q.shape[0] == call.v.shape[0];
-  const bool same_heads = call.q.shape[1] == call.k.shape[1] && call.q.shape[1] == call.v.shape[1];
+  const int64_t heads = call.q.shape[1], kv_heads = call.k.shape[1];
+  const bool same_heads =
+      kv_heads == call.v.shape[1] && (heads == kv_heads || (gqa && kv_heads && heads % kv_heads == 0));
   const bool in_rows = call.q.strides[3] == 1 && call.k.strides[3] == 1 && call.v.strides[3] == 1;
   return same_batch && same_heads && in_rows && call.q.shape[3] > 0 && call.v.shape[3] > 0;
 }
@@ -117,14 +42,12 @@ void set_upper_left(Call& call) {
 }
 
 bool set_attn_mask(Call& call, PyObject* attn_mask) {
-  if (!read_option(call, attn_mask, &call.mask, 4)) return false;
-  const int type = call.mask.dtype;
-  if (type == ROOTDK_BOOL) {
-    call.params.mask = &call.mask;
-    return true;
-  }
-  call.params.bias = &call.mask;
-  return type == call.q.dtype || (type == ROOTDK_F32 && call.q.dtype != ROOTDK_F64);
+  if (!read_array(call, attn_mask, kBias)) return false;
+  const int type = call.arrays[kBias].dtype;
+  if (type != ROOTDK_BOOL) return type == call.q.dtype || (type == ROOTDK_F32 && call.q.dtype != ROOTDK_F64);
+  call.params.bias = nullptr;
+  call.objects[kBias] = nullptr;
+  return read_array(call, attn_mask, kMask);
 }
 
 // scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
@@ -135,11 +58,11 @@ PyObject* scaled_dot_product_attention(PyObject*, PyObject* arguments) {
     return nullptr;
   }
   Call call;
-  call.params = library.defaults;
+  call.params = default_params();
   const bool plain_dropout = (PyFloat_CheckExact(dropout) && PyFloat_AsDouble(dropout) == 0.0);
   const bool plain_causal = causal == Py_True || causal == Py_False;
   if (!plain_dropout || !plain_causal || !read_inputs(call, query, key, value) || call.kind != Kind::torch ||
-      !is_shared(call) || autocast_is_on()) {
+      !is_shared(call, gqa == Py_True) || !autocast_keeps(call.q)) {
     return failed(nullptr);
   }
   if (scale != Py_None) {
@@ -148,22 +71,13 @@ PyObject* scaled_dot_product_attention(PyObject*, PyObject* arguments) {
     call.params.scale = PyFloat_AsDouble(scale);
   }
   if (mask != Py_None && (causal == Py_True || !set_attn_mask(call, mask))) return failed(nullptr);
-  if (causal == Py_True) set_upper_left(call);
-  if (call.wants_gradient && gradients_are_on()) return general_way();
-  return run_for_output(call, query);
-}
-
-// connect(address of rootdk_attention, address of rootdk_struct_init, check)
-PyObject* connect(PyObject*, PyObject* arguments) {
-  unsigned long long attention = 0, struct_init = 0;
-  PyObject* check = nullptr;
-  if (!PyArg_ParseTuple(arguments, "KKO", &attention, &struct_init, &check)) return nullptr;
-  library.attention = reinterpret_cast<decltype(library.attention)>(attention);
-  library.struct_init = reinterpret_cast<decltype(library.struct_init)>(struct_init);
-  library.struct_init(&library.defaults, ROOTDK_STRUCT_ATTENTION_PARAMS, sizeof library.defaults);
-  Py_INCREF(check);
-  library.check = check;
-  Py_RETURN_NONE;
+  const bool differentiates = call.wants_gradient && gradients_are_on();
+  if (causal == Py_True) {
+    // Keys that no query attends to have gradients, too: zeros, which the general way makes.
+    if (differentiates && call.q.shape[2] < call.k.shape[2]) return general_way();
+    set_upper_left(call);
+  }
+  return differentiates ? differentiate(call, query, key, value) : run_for_output(call, query);
 }
 
 PyObject* learned(bool (*learn)(PyObject*), PyObject* names) {
@@ -176,14 +90,22 @@ PyObject* learned(bool (*learn)(PyObject*), PyObject* names) {
 
 PyObject* learn_numpy_names(PyObject*, PyObject* names) { return learned(learn_numpy, names); }
 PyObject* learn_torch_names(PyObject*, PyObject* names) { return learned(learn_torch, names); }
+PyObject* learn_autograd_names(PyObject*, PyObject* names) { return learned(learn_autograd, names); }
+PyObject* learn_operator_names(PyObject*, PyObject* names) { return learned(learn_operators, names); }
 
 PyMethodDef functions[] = {
     {"attention", attention, METH_VARARGS, nullptr},
-    {"attention_with_lse", attention_with_lse, METH_VARARGS, nullptr},
+    {"autograd_forward", autograd_forward, METH_VARARGS, nullptr},
+    {"autograd_backward", autograd_backward, METH_VARARGS, nullptr},
     {"scaled_dot_product_attention", scaled_dot_product_attention, METH_VARARGS, nullptr},
+    {"attend", operator_attend, METH_VARARGS, nullptr},
+    {"attend_with_lse", operator_attend_with_lse, METH_VARARGS, nullptr},
+    {"attend_backward", operator_attend_backward, METH_VARARGS, nullptr},
     {"connect", connect, METH_VARARGS, nullptr},
     {"learn_numpy", learn_numpy_names, METH_O, nullptr},
     {"learn_torch", learn_torch_names, METH_O, nullptr},
+    {"learn_autograd", learn_autograd_names, METH_O, nullptr},
+    {"learn_operators", learn_operator_names, METH_O, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 

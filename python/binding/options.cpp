@@ -91,16 +91,15 @@ bool set_out(Call& call, PyObject* value) {
   return kind_of(value) == call.kind && is_writable(call.kind, value) && describe(call.kind, value, &call.out);
 }
 
-template <rootdk_tensor Call::*memory, const rootdk_tensor* rootdk_attention_params::*field, int rank = 0>
-bool set_tensor(Call& call, PyObject* value) {
-  call.params.*field = &(call.*memory);
-  return read_option(call, value, &(call.*memory), rank);
+template <OptionArray array>
+bool set_array(Call& call, PyObject* value) {
+  return read_array(call, value, array);
 }
 
 // Lengths and starts are i32; others are converted on the general way.
-template <rootdk_tensor Call::*memory, const rootdk_tensor* rootdk_attention_params::*field>
+template <OptionArray array>
 bool set_integers(Call& call, PyObject* value) {
-  return set_tensor<memory, field>(call, value) && (call.*memory).dtype == ROOTDK_I32;
+  return read_array(call, value, array) && call.arrays[array].dtype == ROOTDK_I32;
 }
 
 using P = rootdk_attention_params;
@@ -114,22 +113,22 @@ Option options[] = {
     {"causal", set_causal},
     {"scale", set_scale},
     {"window", set_window},
-    {"mask", set_tensor<&Call::mask, &P::mask, 4>},
-    {"bias", set_tensor<&Call::bias, &P::bias, 4>},
+    {"mask", set_array<kMask>},
+    {"bias", set_array<kBias>},
     {"dropout", set_number<&P::dropout>},
     {"seed", set_seed},
     {"softcap", set_number<&P::softcap>},
     {"temperature", set_number<&P::temperature>},
-    {"kv_lengths", set_integers<&Call::kv_lengths, &P::kv_lengths>},
-    {"sinks", set_tensor<&Call::sinks, &P::sinks>},
-    {"alibi_slopes", set_tensor<&Call::alibi_slopes, &P::alibi_slopes>},
-    {"q_starts", set_integers<&Call::q_starts, &P::q_starts>},
-    {"kv_starts", set_integers<&Call::kv_starts, &P::kv_starts>},
+    {"kv_lengths", set_integers<kKvLengths>},
+    {"sinks", set_array<kSinks>},
+    {"alibi_slopes", set_array<kAlibiSlopes>},
+    {"q_starts", set_integers<kQStarts>},
+    {"kv_starts", set_integers<kKvStarts>},
     {"max_q_len", set_integer<&P::max_q_len>},
     {"max_kv_len", set_integer<&P::max_kv_len>},
-    {"relative_table", set_tensor<&Call::relative_table, &P::relative_table>},
+    {"relative_table", set_array<kRelativeTable>},
     {"relative_zero", set_integer<&P::relative_zero>},
-    {"block_mask", set_tensor<&Call::block_mask, &P::block_mask, 4>},
+    {"block_mask", set_array<kBlockMask>},
     {"block_size", set_block_size},
     {"threads", set_threads},
     {"out", set_out},
@@ -154,20 +153,39 @@ bool read_inputs(Call& call, PyObject* q, PyObject* k, PyObject* v) {
     if (!torch_is_plain()) return false;
     call.wants_gradient = wants_gradient(q) || wants_gradient(k) || wants_gradient(v);
   }
+  return describe_inputs(call, q, k, v);
+}
+
+bool describe_inputs(Call& call, PyObject* q, PyObject* k, PyObject* v) {
   return describe(call.kind, q, &call.q) && describe(call.kind, k, &call.k) && describe(call.kind, v, &call.v) &&
          call.q.rank == 4 && call.k.rank == 4 && call.v.rank == 4;
 }
 
-bool read_option(Call& call, PyObject* x, rootdk_tensor* tensor, int rank) {
-  if (kind_of(x) != call.kind || !describe(call.kind, x, tensor)) return false;
-  if (call.kind == Kind::torch) call.wants_gradient = call.wants_gradient || wants_gradient(x);
+void pad_rank(rootdk_tensor* tensor, int rank) {
   const int missing = rank - tensor->rank;
-  if (missing <= 0) return true;
+  if (missing <= 0) return;
   for (int i = rank - 1; i >= 0; --i) {
     tensor->shape[i] = i >= missing ? tensor->shape[i - missing] : 1;
     tensor->strides[i] = i >= missing ? tensor->strides[i - missing] : 0;
   }
   tensor->rank = rank;
+}
+
+const ArrayField& field_of(OptionArray array) {
+  static constexpr ArrayField kFields[kOptionArrays] = {
+      {&P::kv_lengths, 0}, {&P::mask, 4},           {&P::block_mask, 4},   {&P::q_starts, 0}, {&P::kv_starts, 0},
+      {&P::bias, 4},       {&P::relative_table, 0}, {&P::alibi_slopes, 0}, {&P::sinks, 0},    {&P::additive_v, 0}};
+  return kFields[array];
+}
+
+bool read_array(Call& call, PyObject* x, OptionArray array) {
+  rootdk_tensor* tensor = &call.arrays[array];
+  if (kind_of(x) != call.kind || !describe(call.kind, x, tensor)) return false;
+  if (call.kind == Kind::torch) call.wants_gradient = call.wants_gradient || wants_gradient(x);
+  const ArrayField& to = field_of(array);
+  pad_rank(tensor, to.rank);
+  call.params.*to.field = tensor;
+  call.objects[array] = x;
   return true;
 }
 

@@ -6,14 +6,29 @@
 
 namespace rootdk::binding {
 
+// The arrays among the options, in the order of their fields in rootdk_attention_params.
+enum OptionArray {
+  kKvLengths,
+  kMask,
+  kBlockMask,
+  kQStarts,
+  kKvStarts,
+  kBias,
+  kRelativeTable,
+  kAlibiSlopes,
+  kSinks,
+  kAdditiveV,
+  kOptionArrays
+};
+
 // One call on its way to the library. Tensors point into this struct, which therefore does not move.
 struct Call {
   Kind kind = Kind::other;
   rootdk_tensor q, k, v, out, lse;
   rootdk_attention_params params;
-  rootdk_tensor mask, bias, block_mask, kv_lengths, q_starts, kv_starts, relative_table, alibi_slopes, sinks,
-      additive_v;
-  PyObject* given_out = nullptr;  // borrowed
+  rootdk_tensor arrays[kOptionArrays];
+  PyObject* objects[kOptionArrays] = {};  // what the arrays were given as, borrowed; null: not given
+  PyObject* given_out = nullptr;          // borrowed
   int threads = 0;
   bool wants_gradient = false;  // of q, k, v or an option
 
@@ -22,11 +37,23 @@ struct Call {
   Call& operator=(const Call&) = delete;
 };
 
+// The field of an array, and the rank to which it is brought by dimensions of size 1 in front.
+struct ArrayField {
+  const rootdk_tensor* rootdk_attention_params::*field;
+  int rank;
+};
+const ArrayField& field_of(OptionArray array);
+
 // Reads q, k and v, which must be of one kind and of rank 4.
 bool read_inputs(Call& call, PyObject* q, PyObject* k, PyObject* v);
 
-// An array of the call's kind; with `rank`, dimensions of size 1 are put in front.
-bool read_option(Call& call, PyObject* x, rootdk_tensor* tensor, int rank);
+// Their descriptions alone, of a kind that is set.
+bool describe_inputs(Call& call, PyObject* q, PyObject* k, PyObject* v);
+
+// An array of the call's kind as one of its options.
+bool read_array(Call& call, PyObject* x, OptionArray array);
+
+void pad_rank(rootdk_tensor* tensor, int rank);
 
 // Every option of rootdk.attention by name. False: one of them is for the general way.
 bool read_options(Call& call, PyObject* named);

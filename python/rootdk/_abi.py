@@ -57,17 +57,22 @@ class Place:
     """The offset of a struct in every arena, after the tensors, and how it is written there."""
 
     _end = TENSOR_SLOTS * TENSOR_SIZE
-    __slots__ = ("offset", "size", "_pack_into")
+    __slots__ = ("offset", "size", "_pack_into", "_unpack_from")
 
     def __init__(self, structure: Type[ctypes.Structure]) -> None:
         pack = packer(structure)
-        self.offset, self.size, self._pack_into = Place._end, pack.size, pack.pack_into
+        self.offset, self.size = Place._end, pack.size
+        self._pack_into, self._unpack_from = pack.pack_into, pack.unpack_from
         Place._end += pack.size
 
     def write(self, arena: "Arena", *fields: Any) -> int:
         """Writes the fields after struct_size and returns the address of the struct."""
         self._pack_into(arena.memory, self.offset, self.size, *fields)
         return arena.base + self.offset
+
+    def read(self, memory: bytes) -> Tuple[Any, ...]:
+        """The fields after struct_size of a struct at the beginning of the memory."""
+        return self._unpack_from(memory)[1:]
 
 
 PARAMS, STATS, EXECUTION = Place(AttentionParams), Place(AttentionStats), Place(Execution)

@@ -1,4 +1,4 @@
-"""The compiled binding (python/binding): plain calls go straight to the library, and everything else is answered with
+"""The compiled binding (python/binding): plain calls, with gradients where PyTorch wants them, go straight to the library, and everything else is answered with
 NotImplemented and goes the general way. Without the binary, or with ROOTDK_BINDING=0, everything goes the general way."""
 
 import ctypes
@@ -6,7 +6,7 @@ import importlib.machinery
 import importlib.util
 import os
 from pathlib import Path
-from typing import Any, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 from . import _abi
 
@@ -24,7 +24,7 @@ def _load() -> Optional[Any]:
         assert spec is not None
         module = importlib.util.module_from_spec(spec)
         loader.exec_module(module)
-        functions: Tuple[Any, ...] = (_abi.attention, _abi.struct_init)
+        functions: Tuple[Any, ...] = (_abi.attention, _abi.attention_backward, _abi.struct_init)
         module.connect(*(ctypes.cast(function, ctypes.c_void_p).value for function in functions), _abi.check)
         return module
     return None
@@ -46,10 +46,12 @@ def learn_torch(torch: Any, dtypes: Any) -> None:
         return
     raw = torch._C
     functorch = getattr(raw, "_functorch", None)
-    autocast: Any = torch.is_autocast_cpu_enabled
-    autocast_arguments: Tuple[str, ...] = ()
+    autocast: Dict[str, Tuple[Any, Any, Tuple[str, ...]]] = {  # whether it is on, its type, and what both are asked with
+        "cpu": (torch.is_autocast_cpu_enabled, torch.get_autocast_cpu_dtype, ()),
+        "cuda": (torch.is_autocast_enabled, torch.get_autocast_gpu_dtype, ()),
+    }
     if hasattr(torch, "get_autocast_dtype"):
-        autocast, autocast_arguments = torch.is_autocast_enabled, ("cpu",)
+        autocast = {name: (torch.is_autocast_enabled, torch.get_autocast_dtype, (name,)) for name in autocast}
     binding.learn_torch(
         {
             "Tensor": torch.Tensor,
@@ -62,8 +64,11 @@ def learn_torch(torch: Any, dtypes: Any) -> None:
             "transform": getattr(functorch, "peek_interpreter_stack", None),
             "tracing_state": getattr(raw, "_get_tracing_state", None),
             "forward_ad": torch.autograd.forward_ad,
-            "autocast": autocast,
-            "autocast_arguments": autocast_arguments,
+            **{
+                f"{device}_{name}": value
+                for device, values in autocast.items()
+                for name, value in zip(("autocast", "autocast_type", "autocast_arguments"), values)
+            },
             "exchange": getattr(torch.Tensor, "__dlpack_c_exchange_api__", None),
             **dtypes,
         }

@@ -162,12 +162,11 @@ def _list_code(name: str, kind: Kind, q: Any) -> int:
 class Params:
     """One call's parameters: the fields of a form by number, and apart from them the arrays that are given."""
 
-    __slots__ = ("form", "values", "tensors", "seed_tensor", "given")
+    __slots__ = ("form", "values", "tensors", "seed_tensor")
 
     def __init__(self, options: Mapping[str, Any], form: Optional[Form] = None) -> None:
         form = form or ATTENTION  # not the argument's default: torch.compile follows globals, and no default objects
         self.form = form
-        self.given: Optional[Mapping[str, Any]] = options  # as the caller wrote them; None where they were made here
         self.values: List[Any] = list(form.defaults)
         self.tensors: Dict[str, Any] = {}
         # A seed that is a tensor is read when the call runs, so that a compiled graph keeps it open.
@@ -222,10 +221,17 @@ class Params:
     @classmethod
     def from_numbers(cls, integers: Sequence[int], factors: Sequence[float], tensors: Dict[str, Any]) -> "Params":
         params = cls({})
-        params.given = None
         for places, numbers in ((ATTENTION.integers, integers), (ATTENTION.factors, factors)):
             for i, number in zip(places, numbers):
                 params.values[i] = number
+        params.tensors = tensors
+        return params
+
+    @classmethod
+    def from_struct(cls, memory: bytes, tensors: Dict[str, Any]) -> "Params":
+        """The numbers of a struct, whose pointers are null, with these arrays."""
+        params = cls({})
+        params.values[:] = ATTENTION.place.read(memory)
         params.tensors = tensors
         return params
 
@@ -234,7 +240,6 @@ class Params:
         params = Params.__new__(Params)
         params.form, params.values, params.seed_tensor = self.form, self.values, self.seed_tensor
         params.tensors = tensors
-        params.given = None
         return params
 
     def read_seed(self) -> None:
@@ -299,4 +304,4 @@ def write_execution(
         return 0
     name = _abi.target_address(target) if target else 0
     width = whole(threads or 0, "threads", 32)
-    return _abi.EXECUTION.write(arena, width, 0, 0, 0, name, 0, stream, workspace, workspace_bytes)
+    return _abi.EXECUTION.write(arena, width, 0, 0, 0, name, 0, stream, workspace, workspace_bytes, 0, 0)

@@ -103,6 +103,8 @@ class Execution(ctypes.Structure):
         ("stream", pointer),
         ("workspace", pointer),
         ("workspace_bytes", size),
+        ("allocate", pointer),
+        ("allocate_user", pointer),
     ]
 
 

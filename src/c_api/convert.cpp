@@ -182,10 +182,13 @@ ConvertedExecution::ConvertedExecution(const rootdk_execution* execution)
                        : defaults<rootdk_execution>()),
       caller_(given_) {
   require(given_.threads >= 0, "c_api: threads ", given_.threads, " is negative");
-  execution_ = {
-      .target = given_.target ? given_.target : "",
-      .cpu = {.executor = nullptr, .workspace_limit = given_.workspace_limit},
-      .cuda = {.stream = given_.stream, .workspace = given_.workspace, .workspace_bytes = given_.workspace_bytes}};
+  execution_ = {.target = given_.target ? given_.target : "",
+                .cpu = {.executor = nullptr, .workspace_limit = given_.workspace_limit},
+                .cuda = {.stream = given_.stream,
+                         .workspace = given_.workspace,
+                         .workspace_bytes = given_.workspace_bytes,
+                         .allocate = given_.allocate,
+                         .allocate_user = given_.allocate_user}};
   if (given_.parallel_for) {
     execution_.cpu.executor = &caller_;
   } else if (given_.threads > 0) {

@@ -29,6 +29,21 @@ struct AttentionShape {
   std::int64_t group() const { return kv_heads ? heads / kv_heads : 1; }  // query heads that share a key head
 };
 
+// Rows that meet their keys in several calls, one after another: what the softmax and the sums of each have come to.
+// For tiles of one batch entry and one head, whose keys begin at a multiple of the kernel's key tile (1024 is one of
+// all): the rows then have the bits of one call. Implementations that cannot do this do not say that they can
+// (Answer::carries_rows).
+struct CarriedRows {
+  float *max = nullptr, *sum = nullptr;           // [q_len]
+  float *weighted = nullptr, *squares = nullptr;  // [q_len], in every call where entropy or sum_p2 is asked for
+  float* out = nullptr;                           // [q_len, out_stride]; may be the memory of out itself
+  std::int64_t out_stride = 0;                    // at least value_dim rounded up to kColumns
+  bool first = false, last = false;               // begin the rows; write out and statistics
+
+  static constexpr std::int64_t kColumns = 64;
+  bool defined() const { return max != nullptr; }
+};
+
 struct ForwardCall {
   ConstTensorView q, k, v;
   TensorView out;
@@ -39,6 +54,7 @@ struct ForwardCall {
   AttentionShape shape;
   double logit_scale = 1.0;  // scale / temperature
   DropoutRule dropout;
+  CarriedRows carried = {};
 };
 
 struct BackwardCall {

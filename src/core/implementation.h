@@ -20,7 +20,9 @@ template <class Call>
 struct Answer {
   std::string refusal = {};                   // why it cannot run the call here; empty: it can
   std::size_t workspace_bytes = 0;            // device scratch memory that run() needs
-  std::function<void(const Call&)> run = {};  // takes the call that was asked about; trusts its input
+  bool carries_rows = false;                  // run() takes a call with CarriedRows, too
+  // Takes the call that was asked about, whose workspace may have been given since; trusts its input.
+  std::function<void(const Call&)> run = {};
 };
 
 // The answer of an implementation that has nothing to choose in advance.

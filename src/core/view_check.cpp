@@ -1,11 +1,12 @@
 #include "core/view_check.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <limits>
+#include <span>
 #include <sstream>
 #include <utility>
-#include <vector>
 
 #include "core/check.h"
 
@@ -79,14 +80,15 @@ void require_addressable(const NamedView& t) {
 
 void require_no_overlap(const NamedView& t) {
   // Sorted by stride, each dimension must step over everything that the smaller ones reach.
-  std::vector<std::pair<std::int64_t, std::int64_t>> steps;  // (|stride|, size)
+  std::array<std::pair<std::int64_t, std::int64_t>, kMaxRank> steps;  // (|stride|, size)
+  std::size_t count = 0;
   for (int i = 0; i < t.view.rank; ++i) {
     if (t.view.size(i) == 0) return;
-    if (t.view.size(i) > 1) steps.emplace_back(std::abs(t.view.stride(i)), t.view.size(i));
+    if (t.view.size(i) > 1) steps[count++] = {std::abs(t.view.stride(i)), t.view.size(i)};
   }
-  std::sort(steps.begin(), steps.end());
+  std::sort(steps.begin(), steps.begin() + count);
   std::int64_t reach = 1;
-  for (const auto& [stride, size] : steps) {
+  for (const auto& [stride, size] : std::span(steps).first(count)) {
     require(stride >= reach, t.operation, ": the strides of ", t.name, " overlap: stride ", stride, " steps into the ",
             reach, " elements of the dimensions inside it");
     reach += stride * (size - 1);

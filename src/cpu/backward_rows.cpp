@@ -61,7 +61,8 @@ void BackwardRun::store_keys(const Worker& worker, const BatchHead& batch_head, 
                          .to_stride = to.stride(2),
                          .kind = element_kind(to.dtype),
                          .source = source,
-                         .source_stride = call_.saved.k.stride(2)},
+                         .source_stride = call_.saved.k.stride(2),
+                         .source_kind = element_kind(call_.saved.k.dtype)},
                         worker.normalised);
   };
   const bool cosine = call_.params.score == Score::cosine;
@@ -217,7 +218,8 @@ void BackwardRun::store_queries(const Worker& worker, const QueryBlock& block, c
                          .to_stride = to.stride(2),
                          .kind = element_kind(to.dtype),
                          .source = cosine ? row_pointer(call_.saved.q, b, head, t) : nullptr,
-                         .source_stride = call_.saved.q.stride(2)},
+                         .source_stride = call_.saved.q.stride(2),
+                         .source_kind = element_kind(call_.saved.q.dtype)},
                         worker.normalised);
   }
 }

@@ -83,8 +83,9 @@ struct GradientRows {
   void* to = nullptr;
   int64_t to_stride = 0;
   ElementKind kind = ElementKind::f32;
-  const void* source = nullptr;  // of the same kind; null: plain
+  const void* source = nullptr;  // null: plain
   int64_t source_stride = 0;
+  ElementKind source_kind = ElementKind::f32;  // that of a tile of a larger call may differ from the gradient's
 };
 
 // to[r] = a[r] . b[r], rows of the caller's tensors.

@@ -12,8 +12,8 @@
 namespace rootdk::cpu {
 namespace {
 
-// Query rows of one key head that are computed together: enough to amortise reading the keys of a prompt.
-constexpr std::int64_t kMaxRows = 64;
+// Query rows of one key head that are computed together: enough to amortise packing the keys for a prompt.
+constexpr std::int64_t kMaxRows = 384;
 
 CacheKind cache_kind(DType dtype) {
   switch (dtype) {
@@ -28,6 +28,9 @@ CacheKind cache_kind(DType dtype) {
 // Shorter runs of one head in a page are read slowly: the processor's prefetching starts anew with each. Then the heads
 // of a page, which are adjacent in memory, are processed side by side.
 constexpr std::int64_t kLongRunBytes = 16 << 10;
+
+// Rows from which on arithmetic is the limit, not memory.
+constexpr std::int64_t kFewRowsOfPages = 16;
 
 // Some of the new tokens of one sequence.
 struct TokenBlock {
@@ -58,18 +61,21 @@ class AttendRun {
         tokens_per_block_(std::max<std::int64_t>(1, kMaxRows / shape_.group())),
         out_stride_((shape_.value_dim + 63) / 64 * 64) {
     for (const CallSequence& sequence : call.sequences) cut(sequence);
-    block_rows_ = static_cast<int>((tokens_per_block_ * shape_.group() + kRowBlock - 1) / kRowBlock * kRowBlock);
+    block_rows_ = static_cast<int>((longest_block() * shape_.group() + kRowBlock - 1) / kRowBlock * kRowBlock);
     const std::int64_t run_bytes =
         shape_.page_size * shape_.head_dim * static_cast<std::int64_t>(size_of(call.k.dtype));
-    if (run_bytes < kLongRunBytes) heads_together_ = std::min<std::int64_t>(shape_.kv_heads, kMaxHeadsTogether);
+    if (run_bytes < kLongRunBytes && longest_block() * shape_.group() <= kFewRowsOfPages)
+      heads_together_ = std::min<std::int64_t>(shape_.kv_heads, kMaxHeadsTogether);
     // Idle threads would cost more than memory read in short runs.
     if (chunk_count() / heads_together_ < 4 * executor_.threads()) heads_together_ = 1;
   }
 
   void run() {
     if (blocks_.empty()) return;
-    q_.resize(static_cast<std::size_t>(shape_.heads * shape_.tokens * shape_.head_dim));
-    executor_.parallel_for(shape_.tokens, [this](std::int64_t row) { widen_query(row); });
+    if (!call_.rotation.empty()) {  // angles are computed once for all heads
+      rotated_.resize(static_cast<std::size_t>(shape_.heads * shape_.tokens * shape_.head_dim));
+      executor_.parallel_for(shape_.tokens, [this](std::int64_t row) { rotate_query(row); });
+    }
     // Whole rows in one task where there are tasks enough; else a task a chunk. Both add the chunks in order: the
     // result has the same bits.
     const auto whole = static_cast<std::int64_t>(blocks_.size()) * head_groups();
@@ -85,10 +91,17 @@ class AttendRun {
   struct HeadBuffers {
     QueryRow* rows;
     KeyGap* hidden;
+    float* q;  // [rows, head_dim]
     RowStates state, chunk;
     void* scratch;
   };
   using Worker = std::vector<HeadBuffers>;  // buffers of one thread, one a key head
+
+  std::int64_t longest_block() const {
+    std::int64_t tokens = 0;
+    for (const TokenBlock& block : blocks_) tokens = std::max(tokens, block.tokens);
+    return tokens;
+  }
 
   std::int64_t head_groups() const { return (shape_.kv_heads + heads_together_ - 1) / heads_together_; }
 
@@ -117,28 +130,37 @@ class AttendRun {
   }
 
   // q as floats, rotated: [kv_heads, tokens, group, head_dim], so that the rows of a task lie side by side.
-  float* query(std::int64_t kv_head, std::int64_t row) {
-    return q_.data() + (kv_head * shape_.tokens + row) * shape_.group() * shape_.head_dim;
+  float* rotated(std::int64_t kv_head, std::int64_t row) {
+    return rotated_.data() + (kv_head * shape_.tokens + row) * shape_.group() * shape_.head_dim;
   }
 
-  void widen_query(std::int64_t row) {
+  void rotate_query(std::int64_t row) {
     const Rotation& rotation = call_.rotation;
     std::vector<double> cosine(rotation.frequency.size()), sine(rotation.frequency.size());
-    std::vector<double> wide(static_cast<std::size_t>(rotation.empty() ? 0 : shape_.head_dim));
-    if (!rotation.empty()) rotation.angles(position_of(row), cosine, sine);
+    std::vector<double> wide(static_cast<std::size_t>(shape_.head_dim));
+    rotation.angles(position_of(row), cosine, sine);
     with_floating_type(call_.q.dtype, [&](auto type) {
       using T = decltype(type);
       const auto q = read<T, 4>(call_.q);
       for (std::int64_t head = 0; head < shape_.heads; ++head) {
         const T* from = &q(0, head, row, 0);
-        float* to = query(head / shape_.group(), row) + head % shape_.group() * shape_.head_dim;
-        if (rotation.empty()) {
-          for (std::int64_t d = 0; d < shape_.head_dim; ++d) to[d] = static_cast<float>(from[d]);
-          continue;
-        }
+        float* to = rotated(head / shape_.group(), row) + head % shape_.group() * shape_.head_dim;
         for (std::size_t d = 0; d < wide.size(); ++d) wide[d] = to_double(from[d]);
         rotation.apply(wide, cosine, sine);
         for (std::size_t d = 0; d < wide.size(); ++d) to[d] = static_cast<float>(from_double<T>(wide[d]));
+      }
+    });
+  }
+
+  // The queries of a block and key head as floats: [tokens, group, head_dim].
+  void widen_queries(const TokenBlock& block, std::int64_t kv_head, float* to) const {
+    with_floating_type(call_.q.dtype, [&](auto type) {
+      using T = decltype(type);
+      const auto q = read<T, 4>(call_.q);
+      for (std::int64_t r = 0; r < block.tokens * shape_.group(); ++r) {
+        const std::int64_t head = kv_head * shape_.group() + r % shape_.group();
+        const T* from = &q(0, head, block.sequence->row + block.first + r / shape_.group(), 0);
+        for (std::int64_t d = 0; d < shape_.head_dim; ++d, ++to) *to = static_cast<float>(from[d]);
       }
     });
   }
@@ -160,6 +182,7 @@ class AttendRun {
   std::size_t head_buffer_bytes() const {
     const auto rows = static_cast<std::size_t>(block_rows_);
     return Workspace::aligned(rows * sizeof(QueryRow)) + Workspace::aligned(rows * sizeof(KeyGap)) +
+           Workspace::aligned(rows * static_cast<std::size_t>(shape_.head_dim) * sizeof(float)) +
            Workspace::aligned(scratch_bytes());
   }
 
@@ -187,6 +210,7 @@ class AttendRun {
     HeadBuffers buffers{};
     buffers.rows = memory.take<QueryRow>(rows);
     buffers.hidden = memory.take<KeyGap>(rows);
+    buffers.q = memory.take<float>(rows * static_cast<std::size_t>(shape_.head_dim));
     buffers.scratch = memory.take<std::byte>(scratch_bytes());
     return buffers;
   }
@@ -201,6 +225,7 @@ class AttendRun {
         buffers.hidden[i * shape_.group() + g] = hidden;
       }
     }
+    if (call_.rotation.empty()) widen_queries(block, kv_head, buffers.q);
   }
 
   template <class T>
@@ -217,7 +242,7 @@ class AttendRun {
     work.rule = &rows_.rule();
     work.rows = buffers.rows;
     work.hidden = buffers.hidden;
-    work.q = query(kv_head, block.sequence->row + block.first);
+    work.q = call_.rotation.empty() ? buffers.q : rotated(kv_head, block.sequence->row + block.first);
     work.q_is_bf16 = call_.q.dtype == DType::bf16;
     work.row_count = static_cast<int>(block.tokens * shape_.group());
     work.head_dim = static_cast<int>(shape_.head_dim);
@@ -378,7 +403,7 @@ class AttendRun {
   std::int64_t heads_together_ = 1;  // key heads that a task walks side by side; bits do not depend on it
   int block_rows_ = 0;
   std::vector<TokenBlock> blocks_;
-  std::vector<float> q_;
+  std::vector<float> rotated_;
 };
 
 }  // namespace

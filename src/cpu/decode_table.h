@@ -46,7 +46,7 @@ struct KeyGap {
 // A block of query rows against the keys [begin, end) of a chunk.
 struct DecodeBlock {
   const ScoreRule* rule = nullptr;
-  const QueryRow* rows = nullptr;  // [row_count]; q is not read
+  const QueryRow* rows = nullptr;  // [row_count]; q is not read. Later rows neither begin nor end earlier
   const KeyGap* hidden = nullptr;  // [row_count]: positions that the window hides from the row
   const float* q = nullptr;        // [row_count, head_dim]
   bool q_is_bf16 = false;          // every element of q is a bf16 number

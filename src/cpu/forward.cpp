@@ -300,10 +300,24 @@ void ForwardRun::attend_block(Worker& worker, const BatchHead& batch_head, std::
     block.pooled.sums = between_.sums + offset * block.pooled.segments;
     block.pooled.maxima = between_.maxima + offset * block.pooled.segments;
   }
+  if (call_.carried.defined()) carry(block, first_row);
   if (block.first_keys) reset(block);
   if (plan_.head_tasks && plan_.tiles == 1) block.soon = soon_needed(block, round, block_number);
   kernels_.forward_block(block);
-  if (round.tile_end == plan_.tiles) finish(worker, block, batch_head, first_row);
+  if (round.tile_end < plan_.tiles || (call_.carried.defined() && !call_.carried.last)) return;
+  finish(worker, block, batch_head, first_row);
+}
+
+// The block goes on from where the call before has left its rows. Such a call packs all its keys at once.
+void ForwardRun::carry(ForwardBlock& block, std::int64_t first_row) const {
+  const CarriedRows& carried = call_.carried;
+  block.state = {.max = carried.max + first_row,
+                 .sum = carried.sum + first_row,
+                 .weighted = carried.weighted ? carried.weighted + first_row : nullptr,
+                 .squares = carried.squares ? carried.squares + first_row : nullptr,
+                 .out = carried.out + first_row * carried.out_stride,
+                 .out_stride = carried.out_stride};
+  block.first_keys = carried.first;
 }
 
 // For short sequences: what this block writes, and its share of the memory that the next batch head needs.

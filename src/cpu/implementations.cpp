@@ -1,9 +1,9 @@
 #include "core/implementation.h"
 
-#include <array>
 #include <utility>
 #include <vector>
 
+#include "core/environment.h"
 #include "core/immortal.h"
 #include "cpu/backward.h"
 #include "cpu/decode_targets.h"
@@ -35,18 +35,28 @@ std::string refuse_tensors(const Target& target, const ConstTensorView& q, const
 template <std::size_t I>
 ForwardImplementation forward_implementation() {
   return {.name = targets()[I].name, .answer = [](const ForwardCall& call) {
-            return accept_unless<ForwardCall>(
+            auto answer = accept_unless<ForwardCall>(
                 refuse_tensors(targets()[I], call.q, call.shape, call.params.score),
                 [](const ForwardCall& accepted) { run_forward(accepted, targets()[I].kernels()); });
+            answer.carries_rows = answer.refusal.empty();
+            return answer;
           }};
 }
 
-std::string refuse_few(const DecodeTarget& target, const ForwardCall& call) {
+// The name under which the best decode kernels of this processor run attention() with the bits of attend(), and its
+// gradients.
+constexpr std::string_view kAsDecode = "decode";
+
+bool is_asked_for(const Execution& execution, std::string_view name) {
+  return (execution.target.empty() ? std::string_view(environment().target) : execution.target) == name;
+}
+
+std::string refuse_few(const DecodeTarget& target, const ForwardCall& call, bool asked_for) {
   if (call.q.device.kind != DeviceKind::cpu) return "the tensors lie on a CUDA device";
   if (call.q.dtype == DType::f64)
     return "f64 is computed by the reference, in plain loops without SIMD: exact, and slow";
   if (call.shape.head_dim > kMaxHeadDim || call.shape.value_dim > kMaxHeadDim) return "head_dim is too large";
-  std::string refusal = refuse_few_queries(call);
+  std::string refusal = refuse_few_queries(call, asked_for);
   return refusal.empty() ? target.missing() : refusal;
 }
 
@@ -78,8 +88,50 @@ template <std::size_t I>
 ForwardImplementation few_queries_implementation() {
   static const std::string& name = immortal("decode_" + std::string(decode_targets()[I].name));
   return {.name = name, .answer = [](const ForwardCall& call) {
-            return accept_unless<ForwardCall>(refuse_few(decode_targets()[I], call), [](const ForwardCall& accepted) {
-              run_few(decode_targets()[I], accepted);
+            const std::string refusal = refuse_few(decode_targets()[I], call, is_asked_for(call.execution, name));
+            return accept_unless<ForwardCall>(
+                refusal, [](const ForwardCall& accepted) { run_few(decode_targets()[I], accepted); });
+          }};
+}
+
+// The target that attend() would choose.
+const DecodeTarget* best_decode_target() {
+  for (const DecodeTarget& target : decode_targets()) {
+    if (target.missing().empty()) return &target;
+  }
+  return nullptr;
+}
+
+ForwardImplementation as_decode() {
+  return {.name = kAsDecode, .answer = [](const ForwardCall& call) {
+            const DecodeTarget* target = best_decode_target();
+            if (!target) return Answer<ForwardCall>{.refusal = "this build has no decode kernels"};
+            if (!is_asked_for(call.execution, kAsDecode)) {
+              return Answer<ForwardCall>{.refusal = "it runs where it is asked for by name"};
+            }
+            return accept_unless<ForwardCall>(refuse_few(*target, call, true), [](const ForwardCall& accepted) {
+              run_few(*best_decode_target(), accepted);
+            });
+          }};
+}
+
+// Gradients know no decoding: those of the first target that takes the call.
+const Target* backward_target(const BackwardCall& call) {
+  for (const Target& target : targets()) {
+    if (refuse_tensors(target, call.saved.q, call.shape, call.params.score).empty()) return &target;
+  }
+  return nullptr;
+}
+
+BackwardImplementation backward_as_decode() {
+  return {.name = kAsDecode, .answer = [](const BackwardCall& call) {
+            std::string refusal;
+            if (!is_asked_for(call.execution, kAsDecode))
+              refusal = "it runs where it is asked for by name";
+            else if (!backward_target(call))
+              refusal = "no target of the CPU takes this call";
+            return accept_unless<BackwardCall>(refusal, [](const BackwardCall& accepted) {
+              run_backward(accepted, backward_target(accepted)->backward());
             });
           }};
 }
@@ -110,12 +162,19 @@ std::vector<ForwardImplementation> make_forward(std::index_sequence<I...>) {
        {(I < targets().size() ? forward_implementation<I>() : ForwardImplementation{})...}) {
     if (one.answer) all.push_back(one);
   }
+  if (!decode_targets().empty()) all.push_back(as_decode());
   return all;
 }
 
 template <std::size_t... I>
-std::array<BackwardImplementation, kMaxTargets> make_backward(std::index_sequence<I...>) {
-  return {(I < targets().size() ? backward_implementation<I>() : BackwardImplementation{})...};
+std::vector<BackwardImplementation> make_backward(std::index_sequence<I...>) {
+  std::vector<BackwardImplementation> all;
+  for (const BackwardImplementation& one :
+       {(I < targets().size() ? backward_implementation<I>() : BackwardImplementation{})...}) {
+    if (one.answer) all.push_back(one);
+  }
+  if (!decode_targets().empty()) all.push_back(backward_as_decode());
+  return all;
 }
 
 }  // namespace
@@ -126,8 +185,8 @@ std::span<const ForwardImplementation> forward_implementations() {
 }
 
 std::span<const BackwardImplementation> backward_implementations() {
-  static const auto all = make_backward(std::make_index_sequence<kMaxTargets>{});
-  return std::span(all).first(targets().size());
+  static const auto& all = immortal(make_backward(std::make_index_sequence<kMaxTargets>{}));
+  return all;
 }
 
 }  // namespace rootdk::cpu

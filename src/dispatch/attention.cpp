@@ -22,7 +22,6 @@ std::vector<BackwardImplementation> implementations<BackwardCall>() {
 
 }  // namespace dispatch
 
-using dispatch::choose;
 using dispatch::explain_call;
 using dispatch::workspace_of;
 
@@ -43,14 +42,14 @@ auto as_its_kind(const BackwardCall& call, Body body) {
 void attention(ConstTensorView q, ConstTensorView k, ConstTensorView v, TensorView out, const AttentionParams& params,
                const AttentionStats& stats, const Execution& execution) {
   const ForwardCall call = make_forward_call(q, k, v, out, params, stats, execution);
-  as_its_kind(call, [](const auto& kind) { choose("attention", kind).run(kind); });
+  as_its_kind(call, [](const auto& kind) { dispatch::run("attention", kind); });
 }
 
 void attention_backward(const AttentionSaved& saved, const AttentionUpstream& upstream,
                         const AttentionGradients& gradients, const AttentionParams& params,
                         const Execution& execution) {
   const BackwardCall call = make_backward_call(saved, upstream, gradients, params, execution);
-  as_its_kind(call, [](const auto& kind) { choose("attention_backward", kind).run(kind); });
+  as_its_kind(call, [](const auto& kind) { dispatch::run("attention_backward", kind); });
 }
 
 std::size_t attention_workspace(ConstTensorView q, ConstTensorView k, ConstTensorView v, TensorView out,

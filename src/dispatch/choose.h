@@ -116,6 +116,23 @@ Answer<Call> choose(std::string_view operation, const Call& call) {
   return choose(operation, call, forced_for(call));
 }
 
+// Memory from the caller's allocator where the workspace that came with the call is too small for what was chosen.
+inline void provide_workspace(std::string_view operation, CudaExecution& execution, std::size_t bytes) {
+  if (!execution.allocate || bytes == 0 || (execution.workspace && execution.workspace_bytes >= bytes)) return;
+  execution.workspace = execution.allocate(execution.allocate_user, bytes);
+  execution.workspace_bytes = bytes;
+  require(execution.workspace != nullptr, ErrorKind::out_of_memory, operation, ": the caller's allocator has no ",
+          bytes, " bytes of device workspace");
+}
+
+// Runs a call on the first implementation that accepts it.
+template <class Call>
+void run(std::string_view operation, Call call) {
+  const Answer<Call> chosen = choose(operation, call);
+  provide_workspace(operation, call.execution.cuda, chosen.workspace_bytes);
+  chosen.run(call);
+}
+
 template <class MakeCall>
 Explanation explain_call(MakeCall make_call) {
   try {

@@ -38,8 +38,7 @@ void append(KvCache& cache, ConstTensorView k, ConstTensorView v, KvSteps steps,
 
 void attend(const KvCache& cache, ConstTensorView q, TensorView out, KvSteps steps, const AttendParams& params,
             const AttentionStats& stats, const Execution& execution) {
-  const AttendCall call = make_attend_call(cache.state(), q, out, steps, params, stats, execution);
-  dispatch::choose("attend", call).run(call);
+  dispatch::run("attend", make_attend_call(cache.state(), q, out, steps, params, stats, execution));
 }
 
 std::size_t attend_workspace(const KvCache& cache, ConstTensorView q, TensorView out, KvSteps steps,

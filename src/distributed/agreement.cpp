@@ -12,7 +12,7 @@ namespace {
 
 // What one rank says, as it travels.
 struct Statement {
-  static constexpr std::size_t kEntries = 48, kText = 512, kName = 24;
+  static constexpr std::size_t kEntries = 64, kText = 512, kName = 24;
   struct Entry {
     char name[kName];
     std::int64_t bits;
@@ -31,6 +31,27 @@ std::uint64_t hash(std::uint64_t so_far, const void* data, std::size_t bytes) {
   const auto* byte = static_cast<const unsigned char*>(data);
   for (std::size_t i = 0; i < bytes; ++i) so_far = (so_far ^ byte[i]) * 1099511628211u;
   return so_far;
+}
+
+// Elements in order, from dimension `d` on.
+std::uint64_t hash_elements(std::uint64_t so_far, const ConstTensorView& values, int d, std::int64_t at) {
+  const auto element = static_cast<std::int64_t>(size_of(values.dtype));
+  if (d == values.rank) {
+    return hash(so_far, static_cast<const std::byte*>(values.data) + at * element, static_cast<std::size_t>(element));
+  }
+  for (std::int64_t i = 0; i < values.size(d); ++i) {
+    so_far = hash_elements(so_far, values, d + 1, at + i * values.stride(d));
+  }
+  return hash(so_far, &values.shape[static_cast<std::size_t>(d)], sizeof values.shape[0]);
+}
+
+// The sizes that a mask or a bias has on every rank: all but its rows.
+void add_row_tensor(Request& request, const std::string& name, const ConstTensorView& view) {
+  request.add(name + " given", static_cast<std::int64_t>(view.defined()));
+  request.add(name + " dtype", view.defined() ? static_cast<std::int64_t>(view.dtype) : 0);
+  request.add(name + " batch", view.defined() ? view.size(0) : 0);
+  request.add(name + " heads", view.defined() ? view.size(1) : 0);
+  request.add(name + " keys", view.defined() ? view.size(3) : 0);
 }
 
 void copy_text(char* to, std::size_t room, std::string_view text) {
@@ -95,17 +116,7 @@ void Request::add(std::string_view name, const Shares& shares) {
 
 void Request::add(std::string_view name, const ConstTensorView& values) {
   if (!values.defined()) return add(name, std::int64_t{0});
-  std::uint64_t sum = kHashStart;
-  const auto element = static_cast<std::int64_t>(size_of(values.dtype));
-  const auto* data = static_cast<const std::byte*>(values.data);
-  const std::int64_t rows = values.rank > 1 ? values.size(0) : 1, columns = values.size(values.rank - 1);
-  for (std::int64_t r = 0; r < rows; ++r) {
-    for (std::int64_t c = 0; c < columns; ++c) {
-      const std::int64_t at = (values.rank > 1 ? r * values.stride(0) : 0) + c * values.stride(values.rank - 1);
-      sum = hash(sum, data + at * element, static_cast<std::size_t>(element));
-    }
-  }
-  add(name, static_cast<std::int64_t>(sum));
+  add(name, static_cast<std::int64_t>(hash_elements(kHashStart, values, 0, 0)));
 }
 
 void agree(std::string_view operation, Transport& transport, double timeout_seconds,
@@ -169,8 +180,11 @@ void add_whole(Request& request, const Whole& whole, const DistributedParams& di
   request.add("kv_starts", params.kv_starts);
   request.add("dropout", params.dropout);
   request.add("seed", static_cast<std::int64_t>(params.seed));
-  request.add("mask given", static_cast<std::int64_t>(params.mask.defined()));
-  request.add("bias given", static_cast<std::int64_t>(params.bias.defined()));
+  request.add("block_mask", params.block_mask);
+  request.add("block_q", params.block_q);
+  request.add("block_kv", params.block_kv);
+  add_row_tensor(request, "mask", params.mask);
+  add_row_tensor(request, "bias", params.bias);
 }
 
 }  // namespace rootdk::distributed

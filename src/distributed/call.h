@@ -13,6 +13,7 @@ struct Call {
   DistributedParams distributed{};  // keys filled in, scheme chosen
   AttentionParams params{};
   Execution execution{};
+  bool weights_of_rows = false;  // stats.weights is asked for
 
   Executor& executor() const { return executor_of(execution); }
   // Items that may be in memory at a time.
@@ -22,15 +23,25 @@ struct Call {
 // The tensors of a rank against the shares; the whole that they are rows of. Throws with the values.
 Call make_call(std::string_view operation, const Transport& transport, const ConstTensorView& q,
                const ConstTensorView& k, const ConstTensorView& v, const DistributedParams& distributed,
-               const AttentionParams& params, const Execution& execution);
+               const AttentionParams& params, const Execution& execution, bool weights_of_rows = false);
+// Without everything that has the sizes of the whole, for the checks of attention().
+AttentionParams params_of_rank(AttentionParams params);
+
+// Whether the mask and the bias have a row for each query. If not, one row stands for all.
+struct RowsGiven {
+  bool mask = false, bias = false;
+};
+// Every rank tells how many rows it has; throws on every rank where they differ in kind.
+RowsGiven agree_on_rows(Transport& transport, const Call& call, std::int64_t rows);
 
 // Heads exchanged (heads.cpp).
 void attend_heads(Transport& transport, const Call& call, const Tiles& tiles, const ConstTensorView& q,
                   const ConstTensorView& k, const ConstTensorView& v, const TensorView& out,
                   const AttentionStats& stats);
 
-// The sums over queries (backward.cpp): gradients of k and v, and column_mass, each not given: not computed.
+// The sums over queries (key_pass.cpp): gradients of k and v, of a bias that has one row for all queries, and
+// column_mass; each not given: not computed.
 void key_pass(Transport& transport, const Call& call, const Tiles& tiles, const AttentionSaved& saved,
-              const AttentionUpstream& upstream, const AttentionGradients& gradients);
+              const AttentionUpstream& upstream, const AttentionGradients& gradients, const RowsGiven& given);
 
 }  // namespace rootdk::distributed

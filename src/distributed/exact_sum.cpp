@@ -66,4 +66,37 @@ double ExactSum::value() const {
   return negative ? -sum : sum;
 }
 
+void UnitSum::add(double value) {
+  if (!(value >= 0 && value < 2)) {
+    ++outside_;
+    return;
+  }
+  for (std::int64_t& limb : limbs_) {
+    value = std::ldexp(value, kBits);
+    const double digit = std::floor(value);
+    limb += static_cast<std::int64_t>(digit);
+    value -= digit;
+  }
+}
+
+void UnitSum::add(const UnitSum& other) {
+  for (std::size_t i = 0; i < limbs_.size(); ++i) limbs_[i] += other.limbs_[i];
+  outside_ += other.outside_;
+}
+
+double UnitSum::value() const {
+  if (outside_) return std::numeric_limits<double>::quiet_NaN();
+  std::array<std::int64_t, kLimbs> digits = limbs_;
+  for (int i = kLimbs - 1; i > 0; --i) {
+    const auto limb = static_cast<std::size_t>(i);
+    digits[limb - 1] += digits[limb] >> kBits;
+    digits[limb] &= (std::int64_t{1} << kBits) - 1;
+  }
+  double sum = 0;
+  for (int i = 0; i < kLimbs; ++i) {
+    sum += std::ldexp(static_cast<double>(digits[static_cast<std::size_t>(i)]), -kBits * (i + 1));
+  }
+  return sum;
+}
+
 }  // namespace rootdk::distributed

@@ -20,4 +20,19 @@ class ExactSum {
   std::int64_t plus_infinities_ = 0, minus_infinities_ = 0, nans_ = 0;
 };
 
+// The sum of numbers in [0, 2), each rounded down to a multiple of 2^-90. It has no order either, and takes a twentieth
+// of the memory. Up to 2^32 numbers. A number outside makes the sum NaN.
+class UnitSum {
+ public:
+  static constexpr int kLimbs = 3, kBits = 30;
+
+  void add(double value);
+  void add(const UnitSum& other);
+  double value() const;
+
+ private:
+  std::array<std::int64_t, kLimbs> limbs_{};  // the highest first
+  std::int64_t outside_ = 0;
+};
+
 }  // namespace rootdk::distributed

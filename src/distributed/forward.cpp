@@ -1,6 +1,9 @@
+#include <algorithm>
 #include <limits>
+#include <optional>
 
 #include "core/check.h"
+#include "core/strided.h"
 #include "core/view_check.h"
 #include "distributed/agreement.h"
 #include "distributed/call.h"
@@ -26,8 +29,10 @@ void check_rows(std::string_view operation, const char* name, const ConstTensorV
 
 // The checks of attention() with everything that speaks of the whole left out.
 void check_as_attention(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
-                        const TensorView& out, AttentionParams params, const AttentionStats& stats) {
-  params.kv_lengths = params.q_starts = params.kv_starts = params.mask = params.bias = ConstTensorView();
+                        const TensorView& out, AttentionParams params, AttentionStats stats) {
+  params = params_of_rank(params);
+  params.stats.weight_rows = ConstTensorView();
+  stats.pooled_map = stats.weights = TensorView();
   make_forward_call(q, k, v, out, params, stats, {});
 }
 
@@ -40,15 +45,55 @@ void check_row_tensor(std::string_view operation, const char* name, const ConstT
   require_addressable(tensor);
 }
 
-void check_statistics(const AttentionStats& stats, const AttentionParams& params) {
+void check_output(const NamedView& tensor, DType dtype, std::initializer_list<std::int64_t> shape) {
+  require_dtype(tensor, {dtype});
+  require_shape(tensor, shape);
+  require_device(tensor, Device{}, "the CPU");
+  require_addressable(tensor);
+  require_no_overlap(tensor);
+}
+
+// The map of the whole, and the weights of this rank's rows.
+void check_maps(const Whole& whole, const ConstTensorView& q, const AttentionStats& stats,
+                const ConstTensorView& chosen) {
   constexpr const char* kOperation = "distributed_attention";
-  require(!stats.pooled_map.defined(), ErrorKind::unsupported, kOperation,
-          ": stats.pooled_map is not served across ranks");
-  require(!stats.weights.defined(), ErrorKind::unsupported, kOperation, ": stats.weights is not served across ranks");
-  require(params.stats.stride >= 1, kOperation, ": stats.stride ", params.stats.stride, " must be at least 1");
+  const DType small = q.dtype == DType::f64 ? DType::f64 : DType::f32;
+  const AttentionShape& s = whole.shape;
+  if (const TensorView& map = stats.pooled_map; map.defined()) {
+    require(!whole.packed, kOperation, ": stats.pooled_map does not combine with packed sequences");
+    const NamedView tensor{kOperation, "stats.pooled_map", map};
+    require_rank(tensor, 4);
+    check_output(tensor, small, {s.batch, s.heads, map.size(2), map.size(3)});
+    require(map.size(2) >= 1 && map.size(3) >= 1 && map.size(2) <= std::max<std::int64_t>(1, s.q_len) &&
+                map.size(3) <= std::max<std::int64_t>(1, s.kv_len),
+            kOperation, ": stats.pooled_map has ", map.size(2), " x ", map.size(3), " cells for a matrix of ", s.q_len,
+            " x ", s.kv_len);
+  }
+  require(stats.weights.defined() || !chosen.defined(), kOperation,
+          ": stats.weight_rows is given but stats.weights is not");
+  if (!stats.weights.defined()) return;
+  if (chosen.defined()) {
+    const NamedView rows{kOperation, "stats.weight_rows", chosen};
+    require_rank(rows, 1);
+    require_dtype(rows, {DType::i32});
+    require_device(rows, Device{}, "the CPU");
+    for (std::int64_t r = 0; r < chosen.size(0); ++r) {
+      const std::int32_t row = read<std::int32_t, 1>(chosen)(r);
+      require(row >= 0 && row < q.size(2), kOperation, ": stats.weight_rows[", r, "] is ", row, ", not a row of the ",
+              q.size(2), " of this rank");
+    }
+  }
+  check_output({kOperation, "stats.weights", stats.weights}, small,
+               {s.batch, s.heads, chosen.defined() ? chosen.size(0) : q.size(2), s.kv_len});
 }
 
 }  // namespace
+
+AttentionParams params_of_rank(AttentionParams params) {
+  params.kv_lengths = params.q_starts = params.kv_starts = params.mask = params.block_mask = params.bias =
+      ConstTensorView();
+  return params;
+}
 
 std::int64_t Call::capacity() const {
   if (distributed.scheme == Scheme::gather) return std::numeric_limits<std::int32_t>::max();
@@ -60,9 +105,10 @@ namespace {
 // The cost model is asked where there is a choice.
 Scheme choose_scheme(const Call& call, std::size_t element_bytes) {
   const Scheme asked = call.distributed.scheme;
-  const bool all_rows = !call.params.mask.defined() && !call.params.bias.defined();
-  require(asked != Scheme::heads || all_rows, ErrorKind::unsupported,
-          "distributed_attention: scheme heads: a mask or a bias has the rows of this rank, and heads have all rows");
+  const bool of_rows = call.params.mask.defined() || call.params.bias.defined() || call.weights_of_rows;
+  require(asked != Scheme::heads || !of_rows, ErrorKind::unsupported,
+          "distributed_attention: scheme heads: a mask, a bias or weights have the rows of this rank, and heads have "
+          "all rows");
   if (asked == Scheme::ring || asked == Scheme::gather || asked == Scheme::heads) return asked;
   if (asked == Scheme::automatic && call.distributed.queries.size() == 1) return Scheme::ring;
   const AttentionShape& shape = call.whole.shape;
@@ -77,15 +123,19 @@ Scheme choose_scheme(const Call& call, std::size_t element_bytes) {
                            .element_bytes = static_cast<std::int64_t>(element_bytes)},
                           call.distributed, call.params);
   require(explanation.error.empty(), explanation.error);
-  return explanation.chosen;
+  if (!of_rows || explanation.chosen != Scheme::heads) return explanation.chosen;
+  return explanation.schemes[1].total_seconds < explanation.schemes[0].total_seconds &&
+                 explanation.schemes[1].buffer_bytes <= call.distributed.rates.memory_bytes
+             ? Scheme::gather
+             : Scheme::ring;
 }
 
 }  // namespace
 
 Call make_call(std::string_view operation, const Transport& transport, const ConstTensorView& q,
                const ConstTensorView& k, const ConstTensorView& v, const DistributedParams& distributed,
-               const AttentionParams& params, const Execution& execution) {
-  Call call{.distributed = distributed, .params = params, .execution = execution};
+               const AttentionParams& params, const Execution& execution, bool weights_of_rows) {
+  Call call{.distributed = distributed, .params = params, .execution = execution, .weights_of_rows = weights_of_rows};
   if (call.distributed.keys.empty()) call.distributed.keys = distributed.queries;
   const auto ranks = static_cast<std::size_t>(transport.size());
   require(distributed.queries.size() == ranks && call.distributed.keys.size() == ranks, operation,
@@ -115,18 +165,19 @@ namespace {
 
 void attend_stream(Transport& transport, const Call& call, const Tiles& tiles, const ConstTensorView& q,
                    const ConstTensorView& k, const ConstTensorView& v, const TensorView& out,
-                   const AttentionStats& stats) {
+                   const AttentionStats& stats, WeightMaps* maps) {
   const int here = transport.rank();
   const RowMap rows(call.distributed.queries[static_cast<std::size_t>(here)]);
-  ForwardRows forward(call.whole, tiles,
-                      {.q = q, .out = out, .stats = stats, .blocks = local_runs(call.whole, rows, Side::queries)},
-                      call.executor());
+  const RowsHere rows_here{
+      .q = q, .out = out, .stats = stats, .blocks = local_runs(call.whole, rows, Side::queries), .maps = maps};
+  ForwardRows forward(call.whole, tiles, rows_here, call.executor());
   const Sight sight(call.whole, call.distributed.queries, Side::queries);
   Stream stream(transport, plan_stream(call.whole, Side::keys, call.distributed.keys, here, sight), {k, v},
                 call.capacity(), call.distributed.timeout_seconds);
   stream.run(
       [&](const Run& keys, const std::vector<ConstTensorView>& chunk) { forward.attend(keys, chunk[0], chunk[1], 0); });
   forward.finish(call.params.logits.sinks);
+  if (maps) maps->finish(rows_here.blocks, stats.lse, call.executor());
 }
 
 // The mass of the keys needs the lse of whole rows: a second pass, in which the queries travel.
@@ -138,7 +189,7 @@ void column_mass(Transport& transport, const Call& call, const Tiles& tiles, con
   upstream.out = out;  // any values: they take no part in the weights
   AttentionGradients gradients;
   gradients.column_mass = mass;
-  key_pass(transport, call, tiles, saved, upstream, gradients);
+  key_pass(transport, call, tiles, saved, upstream, gradients, agree_on_rows(transport, call, q.size(2)));
 }
 
 }  // namespace
@@ -152,15 +203,18 @@ void distributed_attention(Transport& transport, ConstTensorView q, ConstTensorV
   Call call;
   agree(kOperation, transport, distributed.timeout_seconds, [&](Request& request) {
     check_as_attention(q, k, v, out, params, stats);
-    check_statistics(stats, params);
-    call = make_call(kOperation, transport, q, k, v, distributed, params, execution);
+    call = make_call(kOperation, transport, q, k, v, distributed, params, execution, stats.weights.defined());
+    check_maps(call.whole, q, stats, params.stats.weight_rows);
     add_whole(request, call.whole, call.distributed, params, q.dtype);
     request.add("column_mass given", static_cast<std::int64_t>(stats.column_mass.defined()));
+    request.add("weights given", static_cast<std::int64_t>(stats.weights.defined()));
+    request.add("pooled_map rows", stats.pooled_map.defined() ? stats.pooled_map.size(2) : 0);
+    request.add("pooled_map columns", stats.pooled_map.defined() ? stats.pooled_map.size(3) : 0);
   });
   AttentionStats row_stats = stats;
   row_stats.column_mass = TensorView();
-  Tensor own_lse;  // for the second pass
-  if (stats.column_mass.defined() && !stats.lse.defined()) {
+  Tensor own_lse;  // for what needs the lse of whole rows
+  if ((stats.column_mass.defined() || WeightMaps::asked_for(stats)) && !stats.lse.defined()) {
     own_lse = Tensor(q.dtype == DType::f64 ? DType::f64 : DType::f32, {q.size(0), q.size(1), q.size(2)});
     row_stats.lse = own_lse;
   }
@@ -168,7 +222,10 @@ void distributed_attention(Transport& transport, ConstTensorView q, ConstTensorV
   if (call.distributed.scheme == Scheme::heads) {
     attend_heads(transport, call, tiles, q, k, v, out, row_stats);
   } else {
-    attend_stream(transport, call, tiles, q, k, v, out, row_stats);
+    std::optional<WeightMaps> maps;
+    if (WeightMaps::asked_for(stats)) maps.emplace(call.whole, tiles, q, 0, stats, params.stats.weight_rows);
+    attend_stream(transport, call, tiles, q, k, v, out, row_stats, maps ? &*maps : nullptr);
+    if (maps) maps->share(transport, call.distributed.timeout_seconds);
   }
   if (stats.column_mass.defined()) {
     column_mass(transport, call, tiles, q, k, v, out, row_stats.lse, stats.column_mass);

@@ -35,9 +35,13 @@ ForwardRows::ForwardRows(const Whole& whole, const Tiles& tiles, const RowsHere&
       length_(rows.q.size(2)),
       needs_entropy_(rows.stats.entropy.defined()),
       needs_squares_(rows.stats.sum_p2.defined()),
-      needs_max_(rows.stats.max_logit.defined() || rows.stats.max_weight.defined()),
-      states_(static_cast<std::size_t>(rows.q.size(0) * heads_ * length_),
-              RowState{.top = kMinusInfinity, .max_logit = kMinusInfinity}) {
+      needs_max_(rows.stats.max_logit.defined() || rows.stats.max_weight.defined()) {
+  if (tiles.carries_rows()) {
+    carried_.emplace(whole, tiles, rows.q, rows.out, rows.stats, rows.first_head);
+    return;
+  }
+  states_.assign(static_cast<std::size_t>(rows.q.size(0) * heads_ * length_),
+                 RowState{.top = kMinusInfinity, .max_logit = kMinusInfinity});
   if (size_of(rows.out.dtype) == 2)
     sums_ = Tensor(DType::f32, {rows.q.size(0), heads_, length_, whole.shape.value_dim});
 }
@@ -73,11 +77,14 @@ void ForwardRows::attend(const Run& keys, const ConstTensorView& k, const ConstT
                           .local_query = block.local};
     const std::int64_t kv_head = place.head / whole_.shape.group() - first_kv_head;
     const ConstTensorView k_head = head_of(k, place.batch, kv_head), v_head = head_of(v, place.batch, kv_head);
-    if (rows_.q.dtype == DType::f64) {
+    if (carried_) {
+      carried_->attend(place, k_head, v_head);
+    } else if (rows_.q.dtype == DType::f64) {
       attend_tile<double>(place, k_head, v_head);
     } else {
       attend_tile<float>(place, k_head, v_head);
     }
+    if (rows_.maps) rows_.maps->attend(place, k_head, v_head);
   });
 }
 
@@ -167,6 +174,19 @@ void ForwardRows::finish_row(std::int64_t b, std::int64_t h, std::int64_t i, dou
 }
 
 void ForwardRows::finish(const ConstTensorView& sinks) {
+  if (carried_) {
+    const auto blocks = static_cast<std::int64_t>(rows_.blocks.size());
+    executor_.parallel_for(whole_.shape.batch * heads_ * blocks, [&](std::int64_t task) {
+      const LocalRun& block = rows_.blocks[static_cast<std::size_t>(task % blocks)];
+      const std::int64_t pair = task / blocks;
+      carried_->finish({.batch = pair / heads_,
+                        .head = rows_.first_head + pair % heads_,
+                        .queries = block.run,
+                        .keys = {.sequence = block.run.sequence},
+                        .local_query = block.local});
+    });
+    return;
+  }
   executor_.parallel_for(whole_.shape.batch * heads_, [&](std::int64_t task) {
     const std::int64_t b = task / heads_, h = task % heads_;
     double sink = kMinusInfinity;

@@ -1,11 +1,13 @@
 #pragma once
 
-// The rows of out that one rank computes: each merges the results of its chunks of keys, in the order of attend()
-// calls.
+// The rows of out that one rank computes. On kernels that carry rows each goes on from chunk to chunk, in the order of
+// attend() calls; elsewhere (f64, the reference) it merges the results of its chunks in that order.
 
+#include <optional>
 #include <vector>
 
-#include "distributed/tile.h"
+#include "distributed/carried_rows.h"
+#include "distributed/weight_maps.h"
 
 namespace rootdk::distributed {
 
@@ -16,6 +18,7 @@ struct RowsHere {
   AttentionStats stats{};          // of the rows
   std::int64_t first_head = 0;     // of the whole
   std::vector<LocalRun> blocks{};  // of queries
+  WeightMaps* maps = nullptr;      // takes the same tiles; null: not asked for
 };
 
 class ForwardRows {
@@ -52,8 +55,9 @@ class ForwardRows {
   Executor& executor_;
   std::int64_t heads_, length_;
   bool needs_entropy_, needs_squares_, needs_max_;
-  std::vector<RowState> states_;  // [batch, heads here, rows here]
-  Tensor sums_;                   // [batch, heads here, rows here, value_dim] in f32, where out has 16 bits
+  std::optional<RowsCarried> carried_;  // in place of what follows
+  std::vector<RowState> states_;        // [batch, heads here, rows here]
+  Tensor sums_;                         // [batch, heads here, rows here, value_dim] in f32, where out has 16 bits
 };
 
 }  // namespace rootdk::distributed

@@ -2,6 +2,7 @@
 // after, the results go back the same way.
 
 #include <cstring>
+#include <optional>
 
 #include "distributed/call.h"
 
@@ -170,9 +171,9 @@ class HeadsCall {
   }
 
   void attend(const Tiles& tiles, const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
-              const TensorView& out, const AttentionStats& stats) {
+              const TensorView& out, const AttentionStats& stats, WeightMaps* maps) {
     const RowMap rows({{.begin = 0, .end = shape_.q_len}});
-    RowsHere here{.q = q, .out = out, .stats = stats, .first_head = own_.begin};
+    RowsHere here{.q = q, .out = out, .stats = stats, .first_head = own_.begin, .maps = maps};
     here.blocks = local_runs(call_.whole, rows, Side::queries);
     ForwardRows forward(call_.whole, tiles, here, call_.executor());
     for (const Run& keys : call_.whole.key_chunks()) {
@@ -181,9 +182,11 @@ class HeadsCall {
                      own_.kv_begin);
     }
     forward.finish(call_.params.logits.sinks);
+    if (maps) maps->finish(here.blocks, stats.lse, call_.executor());
   }
 
   std::int64_t heads() const { return own_.end - own_.begin; }
+  std::int64_t first_head() const { return own_.begin; }
 
  private:
   static Range range(const HeadShare& share, bool keys) {
@@ -219,7 +222,13 @@ void attend_heads(Transport& transport, const Call& call, const Tiles& tiles, co
     memory.emplace_back((stats.*field).dtype, std::initializer_list<std::int64_t>{s.batch, exchanged.heads(), s.q_len});
     all_stats.*field = memory.back();
   }
-  if (exchanged.heads() > 0) exchanged.attend(tiles, all_q, all_k, all_v, all_out, all_stats);
+  std::optional<WeightMaps> maps;
+  if (stats.pooled_map.defined())
+    maps.emplace(call.whole, tiles, all_q, exchanged.first_head(), stats, ConstTensorView());
+  if (exchanged.heads() > 0) {
+    exchanged.attend(tiles, all_q, all_k, all_v, all_out, all_stats, maps ? &*maps : nullptr);
+  }
+  if (maps) maps->share(transport, call.distributed.timeout_seconds);
   exchanged.scatter(all_out, out);
   std::size_t next = 0;
   for (const auto field : rows) {

@@ -4,6 +4,7 @@
 
 #include "core/check.h"
 #include "core/strided.h"
+#include "core/view_check.h"
 
 namespace rootdk::distributed {
 namespace {
@@ -63,7 +64,40 @@ std::vector<Run> cut(const std::vector<Sequence>& sequences, std::int64_t size, 
   return runs;
 }
 
+SeenBlocks seen_blocks(std::string_view operation, const AttentionShape& shape, const AttentionParams& params) {
+  require(params.block_q >= 1 && params.block_kv >= 1, operation,
+          ": block_mask needs block_q and block_kv of at least 1, got ", params.block_q, " and ", params.block_kv);
+  const std::int64_t rows = blocks_over(shape.q_len, params.block_q),
+                     columns = blocks_over(shape.kv_len, params.block_kv);
+  const NamedView tensor{operation, "block_mask", params.block_mask};
+  require_dtype(tensor, {DType::boolean});
+  require_broadcastable(tensor, {shape.batch, shape.heads, rows, columns});
+  require_device(tensor, Device{}, "the CPU");
+  require_addressable(tensor);
+  SeenBlocks blocks{.rows = params.block_q, .keys = params.block_kv, .columns = columns};
+  blocks.seen.assign(static_cast<std::size_t>(rows * columns), 0);
+  const auto keeps = read<bool, 4>(broadcast(params.block_mask, {shape.batch, shape.heads, rows, columns}));
+  for (std::int64_t b = 0; b < shape.batch; ++b) {
+    for (std::int64_t h = 0; h < shape.heads; ++h) {
+      for (std::int64_t at = 0; at < rows * columns; ++at) {
+        if (keeps(b, h, at / columns, at % columns)) blocks.seen[static_cast<std::size_t>(at)] = 1;
+      }
+    }
+  }
+  return blocks;
+}
+
 }  // namespace
+
+bool SeenBlocks::any(const Run& queries, const Run& chunk) const {
+  if (seen.empty()) return true;
+  const std::int64_t first = chunk.begin / keys, last = (chunk.end - 1) / keys;
+  for (std::int64_t r = queries.begin / rows; r <= (queries.end - 1) / rows; ++r) {
+    const auto row = seen.begin() + r * columns;
+    if (std::find(row + first, row + last + 1, 1) != row + last + 1) return true;
+  }
+  return false;
+}
 
 bool Whole::sees(const Run& queries, const Run& keys) const {
   if (queries.sequence != keys.sequence || queries.rows() <= 0 || keys.rows() <= 0) return false;
@@ -72,7 +106,8 @@ bool Whole::sees(const Run& queries, const Run& keys) const {
   const std::int64_t first = sequence.position(queries.begin), last = sequence.position(queries.end - 1);
   if (window.causal && keys.begin > last) return false;
   if (window.right >= 0 && keys.begin - last > window.right) return false;
-  return window.left < 0 || first - (keys.end - 1) <= window.left;
+  if (window.left >= 0 && first - (keys.end - 1) > window.left) return false;
+  return blocks.any(queries, keys);
 }
 
 std::vector<Run> Whole::query_blocks() const { return cut(sequences, query_block, &Sequence::q_len); }
@@ -90,7 +125,6 @@ Whole describe_whole(std::string_view operation, const AttentionShape& shape, co
           shape.q_len, " and kv_len ", shape.kv_len, " of the whole must be below 2^31");
   check_shares(operation, "shares of the queries", distributed.queries, shape.q_len);
   check_shares(operation, "shares of the keys", distributed.keys, shape.kv_len);
-  require(!params.block_mask.defined(), ErrorKind::unsupported, operation, ": block_mask is not served across ranks");
   require(!params.compute && !params.fp8.rotate, ErrorKind::unsupported, operation,
           ": compute is not served across ranks");
   Whole whole{.shape = shape,
@@ -101,8 +135,9 @@ Whole describe_whole(std::string_view operation, const AttentionShape& shape, co
               .query_block = distributed.query_block};
   if (whole.packed) {
     require(shape.batch == 1, operation, ": packed sequences need batch 1, got ", shape.batch);
-    require(!params.kv_lengths.defined() && !params.mask.defined() && !params.bias.defined(), operation,
-            ": packed sequences do not combine with kv_lengths, mask or bias");
+    require(!params.kv_lengths.defined() && !params.mask.defined() && !params.block_mask.defined() &&
+                !params.bias.defined(),
+            operation, ": packed sequences do not combine with kv_lengths, mask, block_mask or bias");
     check_starts(operation, "q_starts", params.q_starts, shape.q_len);
     check_starts(operation, "kv_starts", params.kv_starts, shape.kv_len);
     require(params.q_starts.size(0) == params.kv_starts.size(0), operation, ": q_starts has ", params.q_starts.size(0),
@@ -111,6 +146,7 @@ Whole describe_whole(std::string_view operation, const AttentionShape& shape, co
   } else {
     whole.sequences.push_back({.q_len = shape.q_len, .kv_len = shape.kv_len});
   }
+  if (params.block_mask.defined()) whole.blocks = seen_blocks(operation, shape, params);
   if (params.kv_lengths.defined()) {
     const auto length = read<std::int32_t, 1>(params.kv_lengths);
     whole.visible_keys = 0;

@@ -32,6 +32,15 @@ struct LocalRun {
   std::int64_t local = 0;
 };
 
+// Which blocks of block_mask any head of any batch entry keeps.
+struct SeenBlocks {
+  std::int64_t rows = 1, keys = 1;   // of a block
+  std::int64_t columns = 0;          // blocks of keys
+  std::vector<std::uint8_t> seen{};  // [blocks of queries, columns]; empty: there is no block_mask
+
+  bool any(const Run& queries, const Run& keys) const;
+};
+
 struct Whole {
   AttentionShape shape{};  // of the whole; packed: batch is 1 and lengths are totals
   bool packed = false;
@@ -39,9 +48,10 @@ struct Whole {
   std::int64_t visible_keys = 0;  // the largest of kv_lengths, or kv_len
   std::int64_t key_chunk = 0, query_block = 0;
   std::vector<Sequence> sequences{};
+  SeenBlocks blocks{};
 
   const Sequence& sequence_of(const Run& run) const { return sequences[static_cast<std::size_t>(run.sequence)]; }
-  // Whether any of the queries sees any of the keys, by causal, window and length.
+  // Whether any of the queries sees any of the keys, by causal, window, length and block_mask.
   bool sees(const Run& queries, const Run& keys) const;
 
   std::vector<Run> query_blocks() const;  // in order of position

@@ -90,6 +90,12 @@ TEST_F(PortableExecution, AsksForItsWorkspace) {
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), testing::HasSubstr("needs " + std::to_string(bytes) + " bytes of device workspace"));
   }
+  // The caller's allocator gives it where it is asked.
+  Tensor scratch(DType::f32, {static_cast<std::int64_t>(bytes / sizeof(float) + 1)});
+  void* memory = placement.output(scratch).data;
+  const auto allocate = [](void* user, std::size_t) { return user; };
+  const Execution allocates{.target = "sm80", .cuda = {.allocate = allocate, .allocate_user = memory}};
+  EXPECT_NO_THROW(attention(q, q, q, device_out, {}, stats, allocates));
 }
 
 TEST(PortableRefusal, TensorsOnTheCpu) {

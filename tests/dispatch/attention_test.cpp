@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "conformance/cases.h"
+#include "dispatch/choose.h"
 #include "rootdk/error.h"
 
 namespace rootdk::test {
@@ -105,6 +106,53 @@ TEST(Dispatch, BadArgumentsAreExplained) {
   const Explanation e = explain(call.c.q.view(), {}, call.c.v.view(), call.out);
   EXPECT_EQ(e.error, "attention: k is not given");
   EXPECT_TRUE(e.candidates.empty());
+}
+
+// An allocator that has one block, and notes what it is asked for.
+struct Allocator {
+  static void* allocate(void* self, std::size_t bytes) {
+    auto& allocator = *static_cast<Allocator*>(self);
+    allocator.asked.push_back(bytes);
+    return allocator.block;
+  }
+  void* block = nullptr;
+  std::vector<std::size_t> asked;
+};
+
+TEST(Dispatch, TheAllocatorIsAskedWhereTheWorkspaceIsTooSmall) {
+  char small[8], large[64];
+  Allocator allocator{.block = large};
+  CudaExecution execution{.workspace = small,
+                          .workspace_bytes = sizeof small,
+                          .allocate = Allocator::allocate,
+                          .allocate_user = &allocator};
+  dispatch::provide_workspace("attention", execution, 0);
+  dispatch::provide_workspace("attention", execution, 8);
+  EXPECT_EQ(execution.workspace, small);
+  EXPECT_TRUE(allocator.asked.empty());
+  dispatch::provide_workspace("attention", execution, 9);
+  EXPECT_EQ(execution.workspace, large);
+  EXPECT_EQ(execution.workspace_bytes, 9u);
+  EXPECT_EQ(allocator.asked, std::vector<std::size_t>{9});
+}
+
+TEST(Dispatch, AnAllocatorWithoutMemoryIsAnError) {
+  Allocator allocator;
+  CudaExecution execution{.allocate = Allocator::allocate, .allocate_user = &allocator};
+  try {
+    dispatch::provide_workspace("attention", execution, 4096);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::out_of_memory);
+    EXPECT_THAT(error.what(), HasSubstr("attention: the caller's allocator has no 4096 bytes of device workspace"));
+  }
+}
+
+TEST(Dispatch, ACallThatNeedsNoWorkspaceAsksForNone) {
+  Call call(DType::f32);
+  Allocator allocator;
+  call.run({.cuda = {.allocate = Allocator::allocate, .allocate_user = &allocator}});
+  EXPECT_TRUE(allocator.asked.empty());
 }
 
 }  // namespace

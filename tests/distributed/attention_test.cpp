@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "distributed/ranks.h"
+#include "distributed/random_cases.h"
 
 namespace rootdk::test {
 namespace {
@@ -33,6 +33,8 @@ AttentionCase with_everything(DType dtype) {
   c.sinks = random_tensor(c.small(), {4}, 8);
   c.grad_lse = random_tensor(c.small(), {1, 4, 203}, 9);
   c.grad_entropy = random_tensor(c.small(), {1, 4, 203}, 10);
+  c.pooled_rows = 5;
+  c.pooled_columns = 9;
   return c;
 }
 
@@ -41,6 +43,43 @@ AttentionCase packed(bool causal) {
   c.q_starts = i32_tensor({0, 3, 3, 120, 131, 260});
   c.kv_starts = i32_tensor({0, 3, 3, 120, 131, 260});
   return c;
+}
+
+void add_masks(std::vector<AttentionCase>& all) {
+  AttentionCase blocks = make_case("block mask", {.batch = 2, .q_len = 130, .kv_len = 170}, {.causal = true});
+  blocks.block_mask = random_mask({2, 1, 7, 12}, 15, 0.5);
+  blocks.scalars.block_q = 20;
+  blocks.scalars.block_kv = 15;
+  blocks.pooled_rows = 6;
+  blocks.pooled_columns = 11;
+  all.push_back(std::move(blocks));
+  AttentionCase both = make_case("mask and block mask, bf16", {.q_len = 90, .kv_len = 150, .dtype = DType::bf16});
+  both.mask = random_mask({1, 1, 90, 150}, 16, 0.7);
+  both.block_mask = random_mask({1, 2, 3, 1}, 17, 0.7);
+  both.scalars.block_q = 37;
+  both.scalars.block_kv = 150;
+  all.push_back(std::move(both));
+}
+
+void add_biases(std::vector<AttentionCase>& all) {
+  AttentionCase rows =
+      make_case("a bias with rows, for all entries and heads, dropout",
+                {.batch = 2, .heads = 4, .kv_heads = 2, .q_len = 120, .kv_len = 110}, {.dropout = 0.3, .seed = 8});
+  rows.bias = random_tensor(DType::f32, {1, 1, 120, 110}, 18);
+  rows.pooled_rows = 120;
+  rows.pooled_columns = 1;
+  all.push_back(std::move(rows));
+  AttentionCase keys =
+      make_case("a bias for all rows, f16", {.batch = 2, .q_len = 120, .kv_len = 110, .dtype = DType::f16});
+  keys.bias = random_tensor(DType::f16, {2, 1, 1, 110}, 19);
+  all.push_back(std::move(keys));
+  AttentionCase one =
+      make_case("one bias, key lengths, f64", {.batch = 2, .q_len = 50, .kv_len = 60, .dtype = DType::f64});
+  one.bias = random_tensor(DType::f64, {1, 2, 50, 1}, 20);
+  one.kv_lengths = i32_tensor({60, 41});
+  one.grad_lse = random_tensor(DType::f64, {2, 2, 50}, 21);  // without it the gradient of such a bias is zero
+  one.pooled_rows = one.pooled_columns = 7;
+  all.push_back(std::move(one));
 }
 
 std::vector<AttentionCase> cases() {
@@ -65,6 +104,7 @@ std::vector<AttentionCase> cases() {
   AttentionCase cosine = make_case("cosine", {.q_len = 100, .kv_len = 100}, {.score = Score::cosine, .causal = true});
   cosine.scalars.logits.scale = 5.0;
   all.push_back(std::move(cosine));
+  all.push_back(make_case("cosine, bf16", {.q_len = 90, .kv_len = 90, .dtype = DType::bf16}, {.score = Score::cosine}));
   AttentionCase additive = make_case("additive", {.q_len = 80, .kv_len = 80}, {.score = Score::additive});
   additive.additive_v = random_tensor(DType::f32, {2, 16}, 12);
   all.push_back(std::move(additive));
@@ -72,6 +112,39 @@ std::vector<AttentionCase> cases() {
   masked.mask = random_mask({1, 2, 100, 130}, 13, 0.6);
   masked.bias = random_tensor(DType::f32, {1, 1, 100, 130}, 14);
   all.push_back(std::move(masked));
+  add_masks(all);
+  add_biases(all);
+  return all;
+}
+
+// More than two chunks of keys.
+std::vector<AttentionCase> long_cases() {
+  std::vector<AttentionCase> all;
+  all.push_back(make_case("full", {.q_len = 130, .kv_len = 2600, .head_dim = 64, .value_dim = 64}));
+  all.push_back(make_case("causal, bf16",
+                          {.heads = 4, .q_len = 1500, .kv_len = 1500, .value_dim = 40, .dtype = DType::bf16},
+                          {.causal = true}));
+  all.push_back(make_case("f16, large head_dim",
+                          {.q_len = 70, .kv_len = 2100, .head_dim = 256, .value_dim = 200, .dtype = DType::f16}));
+  AttentionCase everything = make_case("GQA, window, softcap, ALiBi, sinks, dropout",
+                                       {.heads = 4, .kv_heads = 2, .q_len = 1700, .kv_len = 1700},
+                                       {.causal = true, .window_left = 1200, .dropout = 0.2, .seed = 5});
+  everything.scalars.logits.softcap = 8;
+  everything.alibi_slopes = random_tensor(DType::f32, {4}, 7, 0.05);
+  everything.sinks = random_tensor(DType::f32, {4}, 8);
+  all.push_back(std::move(everything));
+  AttentionCase masked = make_case("mask, bias, key lengths", {.batch = 2, .q_len = 100, .kv_len = 2300});
+  masked.mask = random_mask({1, 2, 100, 2300}, 13, 0.6);
+  masked.bias = random_tensor(DType::f32, {1, 1, 100, 2300}, 14);
+  masked.kv_lengths = i32_tensor({2300, 1100});
+  all.push_back(std::move(masked));
+  AttentionCase rows = make_case("packed, relative table", {.q_len = 1800, .kv_len = 1800}, {.causal = true});
+  rows.q_starts = i32_tensor({0, 3, 1300, 1300, 1800});
+  rows.kv_starts = i32_tensor({0, 3, 1300, 1300, 1800});
+  rows.relative_table = random_tensor(DType::f32, {2, 41}, 11);
+  rows.scalars.logits.relative_zero = 20;
+  all.push_back(std::move(rows));
+  all.push_back(make_case("cosine", {.q_len = 60, .kv_len = 2100}, {.score = Score::cosine}));
   return all;
 }
 
@@ -97,19 +170,35 @@ TEST(DistributedAttention, SameBitsForAnyRanksSharesAndScheme) {
   for (const AttentionCase& c : cases()) {
     SCOPED_TRACE(c.name);
     const Results one = run_threads(1, c, cut(c, 1, "contiguous", Scheme::automatic), true);
+    Results without_weights;  // which heads do not give
+    for (const auto& [name, tensor] : one) {
+      if (name != "weights") without_weights[name] = clone(tensor);
+    }
     for (const int ranks : {2, 3, 4, 8}) {
       for (const std::string layout : {"contiguous", "zigzag", "striped", "documents"}) {
         if (layout == "documents" && !c.q_starts.defined()) continue;
         for (const Scheme scheme : {Scheme::automatic, Scheme::ring, Scheme::gather, Scheme::heads}) {
-          if (scheme == Scheme::heads && c.mask.defined()) continue;
+          if (scheme == Scheme::heads && (c.mask.defined() || c.bias.defined())) continue;
           if (scheme == Scheme::automatic && ranks != 3) continue;
           if (scheme == Scheme::gather && ranks == 8) continue;
           if (layout == "striped" && scheme != Scheme::ring) continue;
           const Results many = run_threads(ranks, c, cut(c, ranks, layout, scheme), true);
-          EXPECT_EQ(first_difference(one, many), "") << ranks << " ranks, " << layout << ", " << name_of(scheme);
+          EXPECT_EQ(first_difference(scheme == Scheme::heads ? without_weights : one, many), "")
+              << ranks << " ranks, " << layout << ", " << name_of(scheme);
         }
       }
     }
+  }
+}
+
+TEST(DistributedAttention, RandomCalls) {
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    const int ranks = static_cast<int>(2 + seed % 4);
+    const RandomCall call = random_call(seed, ranks);
+    Results one = run_threads(1, call.problem, call.one, true);
+    if (call.many.scheme == Scheme::heads) one.erase("weights");
+    const Results many = run_threads(ranks, call.problem, call.many, true);
+    EXPECT_EQ(first_difference(one, many), "") << "seed " << seed << ", " << ranks << " ranks";
   }
 }
 
@@ -129,26 +218,65 @@ TEST(DistributedAttention, ValuesOfTheReference) {
   }
 }
 
-// A sequence of one chunk has the bits of attention() itself, wherever its rows are.
-TEST(DistributedAttention, OneChunkHasTheBitsOfAttention) {
-  for (const DType dtype : {DType::f32, DType::bf16}) {
-    AttentionCase c = make_case("one chunk", {.dtype = dtype}, {.causal = true, .dropout = 0.1, .seed = 3});
-    Tensor out(dtype, {1, 2, 150, 16}), lse(DType::f32, {1, 2, 150});
-    attention(c.q.view(), c.k.view(), c.v.view(), out, c.params(), {.lse = lse});
-    DistributedParams d = cut(c, 3, "zigzag", Scheme::ring);
-    d.key_chunk = 256;
-    const Results here = run_threads(3, c, d, false);
+// Chunks of 1024 keys end where tiles of the kernels end: out and the statistics of the rows are those of attention().
+TEST(DistributedAttention, BitsOfAttention) {
+  for (const AttentionCase& c : long_cases()) {
+    SCOPED_TRACE(c.name);
+    const ConstTensorView q = c.q.view();
     Results expected;
-    expected["out"] = std::move(out);
-    expected["lse"] = std::move(lse);
-    EXPECT_EQ(first_difference(expected, here), "");
+    AttentionStats stats;
+    for (const auto& [name, field] :
+         {std::pair{"lse", &AttentionStats::lse}, std::pair{"max_logit", &AttentionStats::max_logit},
+          std::pair{"max_weight", &AttentionStats::max_weight}, std::pair{"entropy", &AttentionStats::entropy},
+          std::pair{"sum_p2", &AttentionStats::sum_p2}}) {
+      stats.*field = expected[name] = Tensor(DType::f32, {q.size(0), q.size(1), q.size(2)});
+    }
+    expected["out"] = Tensor(c.dtype, {q.size(0), q.size(1), q.size(2), c.v.view().size(3)});
+    attention(q, c.k.view(), c.v.view(), expected["out"], c.params(), stats);
+    for (const int ranks : {1, 3}) {
+      for (const Scheme scheme : {Scheme::ring, Scheme::heads}) {
+        if (scheme == Scheme::heads && (c.mask.defined() || c.bias.defined())) continue;
+        DistributedParams d = cut(c, ranks, "zigzag", scheme);
+        d.key_chunk = 1024;
+        d.query_block = 100;
+        EXPECT_EQ(first_difference(expected, run_threads(ranks, c, d, false)), "") << ranks << name_of(scheme);
+      }
+    }
+  }
+}
+
+// Each rank chooses among its own rows, in any order.
+TEST(DistributedAttention, WeightsOfChosenRows) {
+  const AttentionCase c = make_case("weights", {}, {.causal = true});
+  const DistributedParams d = cut(c, 2, "zigzag", Scheme::ring);
+  std::vector<Results> all(2), chosen(2);
+  for (const bool some : {false, true}) {
+    const auto errors = errors_of_ranks(2, [&](Transport& transport) {
+      const auto rank = static_cast<std::size_t>(transport.rank());
+      const auto& share = d.queries[rank];
+      const Tensor q = rows_of_share(c.q.view(), 2, share), k = rows_of_share(c.k.view(), 2, share),
+                   v = rows_of_share(c.v.view(), 2, share), rows = i32_tensor({30, 2, 30});
+      Tensor out(DType::f32, {1, 2, q.size(2), 16}), weights(DType::f32, {1, 2, some ? 3 : q.size(2), 150});
+      AttentionParams params = c.params();
+      if (some) params.stats.weight_rows = rows;
+      distributed_attention(transport, q, k, v, out, d, params, {.weights = weights});
+      (some ? chosen : all)[rank]["weights"] = std::move(weights);
+    });
+    for (const std::string& error : errors) EXPECT_EQ(error, "");
+  }
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    Results expected;
+    const std::vector<RowRange> rows = {{30, 31}, {2, 3}, {30, 31}};
+    expected["weights"] = rows_of_share(all[rank]["weights"], 2, rows);
+    EXPECT_EQ(first_difference(expected, chosen[rank]), "");
   }
 }
 
 TEST(DistributedAttention, MoreRanksThanRows) {
   AttentionCase c = make_case("5 rows", {.q_len = 5, .kv_len = 5}, {.causal = true});
-  const Results one = run_threads(1, c, cut(c, 1, "contiguous", Scheme::ring), true);
+  Results one = run_threads(1, c, cut(c, 1, "contiguous", Scheme::ring), true);
   for (const Scheme scheme : {Scheme::ring, Scheme::gather, Scheme::heads}) {
+    if (scheme == Scheme::heads) one.erase("weights");
     EXPECT_EQ(first_difference(one, run_threads(8, c, cut(c, 8, "zigzag", scheme), true)), "") << name_of(scheme);
   }
 }

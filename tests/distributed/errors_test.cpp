@@ -147,10 +147,56 @@ TEST(DistributedErrors, ARankThatDoesNotAnswer) {
 TEST(DistributedErrors, WhatIsNotServed) {
   const auto errors = errors_of_ranks(2, [](Transport& transport) {
     Local here(20);
-    Tensor map(DType::f32, {1, 2, 4, 4});
+    Tensor weights(DType::f32, {1, 2, 20, 40});
+    DistributedParams params = params_for(2, 40);
+    params.scheme = Scheme::heads;
+    distributed_attention(transport, here.q, here.k, here.v, here.out, params, {}, {.weights = weights});
+  });
+  EXPECT_THAT(errors, Each(HasSubstr("weights have the rows of this rank, and heads have all rows")));
+}
+
+TEST(DistributedErrors, MapsOfOtherSizes) {
+  const auto errors = errors_of_ranks(2, [](Transport& transport) {
+    Local here(20);
+    Tensor map(DType::f32, {1, 2, transport.rank() ? 5 : 4, 4});
     distributed_attention(transport, here.q, here.k, here.v, here.out, params_for(2, 40), {}, {.pooled_map = map});
   });
-  EXPECT_THAT(errors, Each(HasSubstr("stats.pooled_map is not served across ranks")));
+  EXPECT_THAT(errors, Each(HasSubstr("pooled_map rows is 4 on rank 0 but 5 on rank 1")));
+  const auto rows = errors_of_ranks(2, [](Transport& transport) {
+    Local here(20);
+    const Tensor chosen = i32_tensor({3, 20});
+    Tensor weights(DType::f32, {1, 2, 2, 40});
+    AttentionParams params;
+    params.stats.weight_rows = chosen;
+    distributed_attention(transport, here.q, here.k, here.v, here.out, params_for(2, 40), params, {.weights = weights});
+  });
+  EXPECT_THAT(rows, Each(HasSubstr("stats.weight_rows[1] is 20, not a row of the 20 of this rank")));
+}
+
+// One rank has a bias for each of its rows, the other one for all.
+TEST(DistributedErrors, RowsOfABiasThatDiffer) {
+  const auto errors = errors_of_ranks(2, [](Transport& transport) {
+    Local here(20);
+    const Tensor bias(DType::f32, {1, 1, transport.rank() ? 1 : 20, 40});
+    Tensor mass(DType::f32, {1, 2, 20});
+    AttentionParams params;
+    params.bias = bias;
+    distributed_attention(transport, here.q, here.k, here.v, here.out, params_for(2, 40), params,
+                          {.column_mass = mass});
+  });
+  EXPECT_THAT(errors, Each(HasSubstr("bias has 1 rows on rank 1, which has 20 queries")));
+}
+
+TEST(DistributedErrors, BlocksThatDiffer) {
+  const auto errors = errors_of_ranks(2, [](Transport& transport) {
+    Local here(20);
+    const Tensor blocks = random_mask({1, 1, 4, 4}, 3, transport.rank() ? 0.0 : 1.0);
+    AttentionParams params;
+    params.block_mask = blocks;
+    params.block_q = params.block_kv = 10;
+    distributed_attention(transport, here.q, here.k, here.v, here.out, params_for(2, 40), params);
+  });
+  EXPECT_THAT(errors, Each(HasSubstr("block_mask is ")));
 }
 
 }  // namespace

@@ -11,6 +11,15 @@ namespace {
 
 bool is_key_result(const std::string& name) { return name == "grad_k" || name == "grad_v" || name == "column_mass"; }
 
+// Results that have no rows: every rank has the whole.
+bool is_whole(const std::string& name) {
+  for (const char* whole :
+       {"pooled_map", "grad_sinks", "grad_relative_table", "grad_alibi_slopes", "grad_additive_v"}) {
+    if (name == whole) return true;
+  }
+  return false;
+}
+
 void copy_element(const ConstTensorView& from, std::int64_t at_from, const TensorView& to, std::int64_t at_to) {
   const std::size_t bytes = size_of(from.dtype);
   std::memcpy(to.as<std::byte>() + static_cast<std::size_t>(at_to) * bytes,
@@ -92,10 +101,13 @@ Results run_rank(Transport& transport, const AttentionCase& problem, const Distr
     results[name] = output(small, {batch, heads, rows});
     stats.*field = results[name];
   }
-  const bool mass = !mask.defined() && !bias.defined();
-  if (mass) {
-    results["column_mass"] = output(small, {batch, heads, k.size(2)});
-    stats.column_mass = results["column_mass"];
+  stats.column_mass = results["column_mass"] = output(small, {batch, heads, k.size(2)});
+  if (problem.pooled_rows) {
+    stats.pooled_map = results["pooled_map"] =
+        output(small, {batch, heads, problem.pooled_rows, problem.pooled_columns});
+  }
+  if (distributed.scheme != Scheme::heads) {
+    stats.weights = results["weights"] = output(small, {batch, heads, rows, problem.k.view().size(2)});
   }
   results["out"] = output(problem.dtype, {batch, heads, rows, v.size(3)});
   distributed_attention(transport, q, k, v, results["out"], distributed, params, stats);
@@ -114,21 +126,48 @@ Results run_rank(Transport& transport, const AttentionCase& problem, const Distr
   AttentionGradients gradients;
   results["grad_q"] = output(problem.dtype, {batch, heads, rows, q.size(3)});
   gradients.q = results["grad_q"];
-  if (mass) {
-    results["grad_k"] = output(problem.dtype, {batch, k.size(1), k.size(2), k.size(3)});
-    results["grad_v"] = output(problem.dtype, {batch, v.size(1), v.size(2), v.size(3)});
-    gradients.k = results["grad_k"];
-    gradients.v = results["grad_v"];
-  }
-  if (problem.sinks.defined()) gradients.sinks = results["grad_sinks"] = output(small, {heads});
+  gradients.k = results["grad_k"] = output(problem.dtype, {batch, k.size(1), k.size(2), k.size(3)});
+  gradients.v = results["grad_v"] = output(problem.dtype, {batch, v.size(1), v.size(2), v.size(3)});
+  auto parameter = [&](const char* name, const Tensor& tensor, TensorView& gradient) {
+    if (tensor.defined())
+      gradient = results[name] = output(tensor.dtype(), Shape(tensor.shape().begin(), tensor.shape().end()));
+  };
+  parameter("grad_bias", bias, gradients.bias);
+  parameter("grad_relative_table", problem.relative_table, gradients.relative_table);
+  parameter("grad_alibi_slopes", problem.alibi_slopes, gradients.alibi_slopes);
+  parameter("grad_sinks", problem.sinks, gradients.sinks);
+  parameter("grad_additive_v", problem.additive_v, gradients.additive_v);
   distributed_attention_backward(transport, saved, upstream, gradients, distributed, params);
   return results;
 }
 
+namespace {
+
+Results one_of(const std::string& name, const Tensor& tensor) {
+  Results one;
+  one[name] = clone(tensor);
+  return one;
+}
+
+// One row for all queries, on every rank.
+bool bias_has_one_row(const std::vector<Results>& ranks) {
+  bool fewer = false;
+  for (const Results& rank : ranks) {
+    if (rank.at("grad_bias").size(2) != 1) return false;
+    fewer = fewer || rank.at("out").size(2) != 1;
+  }
+  return fewer;
+}
+
+}  // namespace
+
 Results join(const std::vector<Results>& ranks, const DistributedParams& distributed) {
   Results whole;
   for (const auto& [name, first] : ranks[0]) {
-    if (name == "grad_sinks") {
+    if (is_whole(name) || (name == "grad_bias" && bias_has_one_row(ranks))) {
+      for (const Results& rank : ranks) {
+        if (!first_difference(one_of(name, first), rank).empty()) throw Error(name + " differs between ranks");
+      }
       whole[name] = clone(first);
       continue;
     }
@@ -140,6 +179,23 @@ Results join(const std::vector<Results>& ranks, const DistributedParams& distrib
     for (std::size_t r = 0; r < ranks.size(); ++r) put_rows(ranks[r].at(name), 2, shares[r], whole[name]);
   }
   return whole;
+}
+
+Results results_of_rank(const Results& whole, const AttentionCase& problem, const DistributedParams& distributed,
+                        int rank) {
+  const auto r = static_cast<std::size_t>(rank);
+  const auto& keys = distributed.keys.empty() ? distributed.queries[r] : distributed.keys[r];
+  const bool one_bias = problem.bias.defined() && problem.bias.size(2) == 1;
+  Results results;
+  for (const auto& [name, tensor] : whole) {
+    if (name == "weights" && distributed.scheme == Scheme::heads) continue;
+    if (is_whole(name) || (name == "grad_bias" && one_bias)) {
+      results[name] = clone(tensor);
+    } else {
+      results[name] = rows_of_share(tensor, 2, is_key_result(name) ? keys : distributed.queries[r]);
+    }
+  }
+  return results;
 }
 
 std::vector<std::string> errors_of_ranks(int ranks, const std::function<void(Transport&)>& body) {

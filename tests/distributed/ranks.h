@@ -18,6 +18,9 @@ void put_rows(const ConstTensorView& part, int dimension, const std::vector<RowR
 // the types that the library wrote.
 Results run_rank(Transport& transport, const AttentionCase& problem, const DistributedParams& distributed,
                  bool backward);
+// What a rank has of the results of the whole.
+Results results_of_rank(const Results& whole, const AttentionCase& problem, const DistributedParams& distributed,
+                        int rank);
 // The rows of all ranks in the whole.
 Results join(const std::vector<Results>& ranks, const DistributedParams& distributed);
 

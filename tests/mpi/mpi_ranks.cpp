@@ -1,5 +1,6 @@
 // Run by mpirun on 2, 3, 4 and 8 ranks: every rank compares its rows with a call on one rank, bit for bit.
 //   mpi_ranks              the cases below
+//   mpi_ranks --random COUNT SEED   random calls
 //   mpi_ranks --die R      rank R kills itself in the middle of a call; the others say how they end
 
 #include <csignal>
@@ -10,7 +11,7 @@
 #include <random>
 #include <thread>
 
-#include "distributed/ranks.h"
+#include "distributed/random_cases.h"
 #include "rootdk/error.h"
 #include "rootdk/mpi.h"
 
@@ -55,18 +56,30 @@ int compare(Transport& transport) {
       d.scheme = scheme;
       d.queries = c.q_starts.defined() ? document_shares(c.q_starts, ranks, true) : zigzag_shares(len, ranks);
       const Results here = run_rank(transport, c, d, true);
-      Results expected;
-      for (const auto& [name, tensor] : one) {
-        expected[name] = name == "grad_sinks"
-                             ? clone(tensor)
-                             : rows_of_share(tensor, 2, d.queries[static_cast<std::size_t>(transport.rank())]);
-      }
+      const Results expected = results_of_rank(one, c, d, transport.rank());
       const std::string difference = first_difference(expected, here);
       if (difference.empty()) continue;
       ++failures;
       std::printf("rank %d of %d, %s, %s: %s\n", transport.rank(), ranks, c.name.c_str(), name_of(scheme),
                   difference.c_str());
     }
+  }
+  return failures;
+}
+
+// Random calls: `count` of them from `seed` on.
+int compare_random(Transport& transport, std::uint64_t seed, int count) {
+  int failures = 0;
+  for (int i = 0; i < count; ++i) {
+    const RandomCall call = random_call(seed + static_cast<std::uint64_t>(i), transport.size());
+    const Results one = run_threads(1, call.problem, call.one, true);
+    const Results here = run_rank(transport, call.problem, call.many, true);
+    const Results expected = results_of_rank(one, call.problem, call.many, transport.rank());
+    const std::string difference = first_difference(expected, here);
+    if (difference.empty()) continue;
+    ++failures;
+    std::printf("rank %d of %d, %s, %s: %s\n", transport.rank(), transport.size(), call.problem.name.c_str(),
+                name_of(call.many.scheme), difference.c_str());
   }
   return failures;
 }
@@ -120,7 +133,11 @@ int main(int argc, char** argv) {
     if (argc > 2 && std::strcmp(argv[1], "--die") == 0) {
       die(*transport, std::atoi(argv[2]), argc > 3 ? std::atof(argv[3]) : 5);
     }
-    failures = compare(*transport) + disagree(*transport);
+    if (argc > 3 && std::strcmp(argv[1], "--random") == 0) {
+      failures = compare_random(*transport, std::strtoull(argv[3], nullptr, 10), std::atoi(argv[2]));
+    } else {
+      failures = compare(*transport) + disagree(*transport);
+    }
     std::printf("rank %d of %d: %d failures\n", transport->rank(), transport->size(), failures);
   }
   MPI_Finalize();

@@ -37,6 +37,23 @@ def call(rows, options, **more):
     return [x.detach() for x in (result.out, q.grad, k.grad, v.grad, result.lse, result.max_logit, sinks.grad)]
 
 
+def learned(rows, **more):
+    """What a call with a bias, a table and maps gives: first what has rows, then what is of the whole."""
+    torch.manual_seed(1)
+    q, k, v, grad_out, _ = whole()
+    bias = rootdk.distributed.take(torch.randn(1, 4, LENGTH, LENGTH), rows).requires_grad_()
+    table, key_bias = torch.randn(4, 9, requires_grad=True), torch.randn(1, LENGTH)
+    blocks = torch.rand(6, 6) < 0.7
+    q, k, v, grad_out = (rootdk.distributed.take(x, rows) for x in (q, k, v, grad_out))
+    options = dict(relative_table=table, relative_zero=4, block_mask=blocks, block_size=64, **CUTS, **more)
+    result = rootdk.distributed.attention(q, k, v, bias=bias, map_size=5, weights=True, stats="column_mass", **options)
+    (result.out * grad_out).sum().backward()
+    key_bias = key_bias.requires_grad_()
+    (rootdk.distributed.attention(q, k, v, bias=key_bias, **CUTS, **more) * grad_out).sum().backward()
+    with_rows = [result.out, result.weights, result.column_mass[..., None], bias.grad]
+    return [x.detach() for x in with_rows], [result.pooled_map, table.grad, key_bias.grad]
+
+
 CASES = [
     dict(causal=True),
     dict(causal=True, window=(60, 0), dropout=0.1, seed=3, softcap=9.0),
@@ -62,6 +79,14 @@ def compare(rank, ranks, folder):
             for i, (a, b) in enumerate(zip(expected, actual)):
                 a = a if i == 6 else rootdk.distributed.take(a, rows)
                 assert torch.equal(a, b), f"rank {rank} of {ranks}, case {number}, {scheme}, result {i}"
+
+
+    rows = cut(CASES[0], ranks)[rank]
+    expected, actual = torch.load(os.path.join(folder, "learned.pt")), learned(rows, shares="zigzag")
+    for i, (a, b) in enumerate(zip(expected[0], actual[0])):
+        assert torch.equal(rootdk.distributed.take(a, rows), b), f"rank {rank} of {ranks}, result {i} with rows"
+    for i, (a, b) in enumerate(zip(expected[1], actual[1])):
+        assert torch.equal(a, b), f"rank {rank} of {ranks}, result {i} of the whole"
 
 
 def decode(rank, ranks, folder):
@@ -103,6 +128,7 @@ def run(ranks, body, prepare=lambda folder: None):
 def one_rank(rank, ranks, folder):
     for number, options in enumerate(CASES):
         torch.save(call([(0, LENGTH)], options, shares="contiguous"), os.path.join(folder, f"one{number}.pt"))
+    torch.save(learned([(0, LENGTH)]), os.path.join(folder, "learned.pt"))
 
 
 def alone(folder):
@@ -121,6 +147,23 @@ def test_values_are_those_of_attention():
         out = torch.load(os.path.join(folder, "one0.pt"))[0]
     q, k, v, _, sinks = whole()
     assert torch.allclose(out, rootdk.attention(q, k, v, causal=True, sinks=sinks), atol=1e-5)
+
+
+def test_maps_and_learned_biases_are_those_of_attention():
+    with tempfile.TemporaryDirectory() as folder:
+        alone(folder)
+        (out, weights, mass, grad_bias), (pooled, grad_table, grad_key_bias) = torch.load(os.path.join(folder, "learned.pt"))
+    torch.manual_seed(1)
+    q, k, v, grad_out, _ = whole()
+    bias = torch.randn(1, 4, LENGTH, LENGTH, requires_grad=True)
+    table, key_bias = torch.randn(4, 9, requires_grad=True), torch.randn(1, LENGTH).requires_grad_()
+    options = dict(relative_table=table, relative_zero=4, block_mask=torch.rand(6, 6) < 0.7, block_size=64)
+    result = rootdk.attention(q, k, v, bias=bias, map_size=5, weights=True, stats="column_mass", **options)
+    (result.out * grad_out).sum().backward()
+    (rootdk.attention(q, k, v, bias=key_bias) * grad_out).sum().backward()
+    expected = [result.out, result.weights, result.column_mass[..., None], bias.grad, result.pooled_map, table.grad, key_bias.grad]
+    for i, (a, b) in enumerate(zip(expected, [out, weights, mass, grad_bias, pooled, grad_table, grad_key_bias])):
+        assert torch.allclose(a, b, atol=1e-5 * float(a.abs().max())), i
 
 
 def test_decoding_over_a_cache_that_is_cut():

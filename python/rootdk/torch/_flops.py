@@ -28,3 +28,5 @@ def register() -> None:
         return
     register_flop_formula(torch.ops.rootdk.attention)(forward)
     register_flop_formula(torch.ops.rootdk.attention_backward)(backward)
+    register_flop_formula([torch.ops.rootdk.attend, torch.ops.rootdk.attend_with_lse])(forward)
+    register_flop_formula(torch.ops.rootdk.attend_backward)(lambda grad_out, *rest, **_: backward(grad_out, 0, 0, *rest))

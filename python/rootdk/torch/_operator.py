@@ -1,19 +1,24 @@
 """Attention as PyTorch sees it: torch.library operators from 2.4 on, a torch.autograd.Function before and beside."""
 
-from typing import TYPE_CHECKING, Any, List, Literal, Optional, Sequence, Tuple, Union, overload
+from typing import TYPE_CHECKING, Any, Callable, List, Literal, Optional, Sequence, Tuple, Union, overload
 
 import torch
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
+from .. import _fast
+from .._arrays import kind_of
 from .._params import ATTENTION, AttentionOptions, Pair, Params, spells_out
 from .._result import AttentionResult
 from .._stats import Asked, AskedRows, Rows, Stats, StatsRequest
-from . import _flops, _kernels, _once, _plain, _vmap
+from . import _compiled, _flops, _kernels, _once, _plain, _vmap
 from ._kernels import N_TENSORS, NUMBER_ARGUMENTS, OUTPUTS, TENSOR_ARGUMENTS, TEXT_ARGUMENTS, WITH_GRADIENT
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+kind_of(torch.empty(0), "")  # the binding knows PyTorch from here on
+_fast_attention: Any = _fast.binding and _fast.binding.attention
+is_compiling: Callable[[], bool] = getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)
 HAS_OPERATORS = hasattr(torch, "library") and hasattr(torch.library, "register_autograd")
 # The index of each differentiable tensor among the arguments.
 _NAMES = ["q", "k", "v"] + [name for _, name in TENSOR_ARGUMENTS]
@@ -132,6 +137,7 @@ def _register() -> Any:
 
     torch.library.register_autograd("rootdk::attention", backward, setup_context=setup_context, lib=library)
     torch.library.register_autograd("rootdk::attention_backward", _once.refuse, lib=library)
+    _compiled.register(library)
     _flops.register()
     return library
 
@@ -168,6 +174,10 @@ def run(
 ) -> Union[torch.Tensor, "AttentionResult[torch.Tensor]"]:
     """The operator, or where nobody follows the call a function that PyTorch calls much faster."""
     _require_tensors(q, k, v)
+    # A compiler sees one operator. What it follows transforms with is not asked for.
+    compiled = HAS_OPERATORS and torch.compiler.is_compiling()
+    if compiled and request is None and not target and not threads and _compiled.IS_SERVED and _compiled.serves(params):
+        return _compiled.run(q, k, v, params)
     asked = request or StatsRequest()
     if not isinstance(asked.weights, (bool, torch.Tensor)):
         asked = asked._replace(weights=torch.tensor(list(asked.weights), dtype=torch.int32, device=q.device))
@@ -175,8 +185,6 @@ def run(
         if type(x).__name__ == "CausalBias":
             raise TypeError(f"rootdk: {name} is a CausalBias, which holds no numbers; causal=True does what it says")
     tensors = [x for x in params.tensors.values() if isinstance(x, torch.Tensor)]
-    # A compiler sees one operator. What it follows transforms with is not asked for.
-    compiled = HAS_OPERATORS and torch.compiler.is_compiling()
     transformed = not compiled and _innermost_transform() is not None
     watched = HAS_OPERATORS and not transformed and _is_watched(q, k, v, *tensors)
     if watched or transformed or q.is_meta:
@@ -286,4 +294,8 @@ def attention(
         itself: Any = attention
         return handle_torch_function(itself, (q, k, v), q, k, v, **named)  # type: ignore[no-any-return]
     request = StatsRequest.make(stats, map_size, weights, stats_stride)
+    if request is None and target is None and threads is None and _fast_attention is not None and not is_compiling():
+        result = _fast_attention((q, k, v), options)
+        if result is not NotImplemented:
+            return result  # type: ignore[no-any-return]
     return run(q, k, v, Params(options), request, target, threads)

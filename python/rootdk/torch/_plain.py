@@ -1,19 +1,17 @@
-"""The gradient of a plain call, one that nobody follows but autograd: a torch.autograd.Function over the call as it is,
+"""The gradient of a plain call, one that nothing follows but autograd: a torch.autograd.Function over the call as it is,
 which PyTorch runs much faster than the operator with its flat list of arguments."""
 
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+import struct
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 
 from .. import _fast
 from .._arrays import kind_of
 from .._attention import run_backward, run_forward
-from .._params import DIFFERENTIABLE, Params
+from .._params import ATTENTION, DIFFERENTIABLE, TENSORS, Params
 from .._stats import StatsRequest
 from ._once import differentiable_once
-
-
-_LSE = StatsRequest(names=("lse",))
 
 
 class Call(NamedTuple):
@@ -27,25 +25,16 @@ class Call(NamedTuple):
     outputs: List[str]  # the names of what forward gives, filled by it
 
 
-def _run_forward(call: Call, q: Any, k: Any, v: Any) -> Tuple[Any, Dict[str, Any]]:
-    """(out, the statistics by name), through the compiled binding where the call is plain."""
-    params, binding = call.params, _fast.binding
-    if binding is not None and call.request == _LSE and params.given is not None and not (call.target or call.threads):
-        result = binding.attention_with_lse(q, k, v, params.given)
-        if result is not NotImplemented:
-            return result[0], {"lse": result[1]}
-    out, arrays = run_forward(kind_of(q, "q"), q, k, v, params, None, call.request, call.target, call.threads)
-    assert arrays is not None
-    return out, arrays
-
-
 class _Attention(torch.autograd.Function):
     """Takes the call, q, k, v and the differentiable tensors of its parameters; gives out, lse, entropy where it is
     asked for, and the other statistics, which carry no gradient."""
 
     @staticmethod
     def forward(ctx: Any, call: Call, q: Any, k: Any, v: Any, *tensors: Any) -> Any:  # type: ignore[override]
-        out, arrays = _run_forward(call, q, k, v)
+        out, arrays = run_forward(
+            kind_of(q, "q"), q, k, v, call.params, None, call.request, call.target, call.threads
+        )
+        assert arrays is not None
         arrays.pop("weight_rows", None)
         lse, entropy = arrays.pop("lse"), arrays.pop("entropy", None)
         # All tensors are autograd's to keep: it notices where one was changed before the backward pass.
@@ -61,21 +50,36 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Optional[torch.Tensor]) -> Tuple[Optional[torch.Tensor], ...]:
-        q, k, v, out, lse, entropy, *tensors = ctx.saved_tensors
         call: Call = ctx.call
-        params = call.params.with_tensors(dict(zip(ctx.names, tensors)))
-        grad_out = torch.zeros_like(out) if grads[0] is None else grads[0]
-        if grad_out.stride(-1) != 1:
-            grad_out = grad_out.contiguous()  # the gradient of a sum repeats one number
-        saved = {"q": q, "k": k, "v": v, "out": out, "lse": lse, "entropy": entropy}
-        upstream = {"out": grad_out, "lse": grads[1], "entropy": grads[2] if entropy is not None else None}
+        saved = ctx.saved_tensors
+        params = call.params.with_tensors(dict(zip(ctx.names, saved[6:])))
         names = ("q", "k", "v", *call.differentiable)
         needed = tuple(name for name, needs in zip(names, ctx.needs_input_grad[1:]) if needs)
-        gradients = run_backward(kind_of(q, "q"), saved, upstream, params, needed, call.target, call.threads)
-        if torch.is_grad_enabled():  # create_graph=True
-            given = [gradients[name] for name in needed]
-            gradients = dict(zip(needed, differentiable_once(given, (*grads, q, k, v, *tensors))))
+        gradients = _gradients(saved[:6], grads, params, needed, call.target, call.threads)
         return (None, *(gradients.get(name) for name in names))
+
+
+def _gradients(
+    saved: Sequence[Any],
+    grads: Sequence[Optional[torch.Tensor]],
+    params: Params,
+    needed: Tuple[str, ...],
+    target: Optional[str],
+    threads: Optional[int],
+) -> Dict[str, Any]:
+    """By name. `saved` are q, k, v, out, lse and entropy, `grads` those of out, lse and entropy."""
+    q, k, v, out, lse, entropy = saved
+    grad_out = torch.zeros_like(out) if grads[0] is None else grads[0]
+    if grad_out.stride(-1) != 1:
+        grad_out = grad_out.contiguous()  # the gradient of a sum repeats one number
+    by_name = {"q": q, "k": k, "v": v, "out": out, "lse": lse, "entropy": entropy}
+    upstream = {"out": grad_out, "lse": grads[1], "entropy": grads[2] if entropy is not None else None}
+    gradients = run_backward(kind_of(q, "q"), by_name, upstream, params, needed, target, threads)
+    if torch.is_grad_enabled():  # create_graph=True
+        given = [gradients[name] for name in needed]
+        sources = (*grads, q, k, v, *params.tensors.values())
+        gradients = dict(zip(needed, differentiable_once(given, sources)))
+    return gradients
 
 
 def run(
@@ -96,3 +100,40 @@ def run(
     call = Call(params, request._replace(names=names), target, threads, tuple(differentiable), [])
     outputs = _Attention.apply(call, q, k, v, *differentiable.values())
     return dict(zip(call.outputs, outputs))
+
+
+# --- the compiled binding ---------------------------------------------------------------------------------------------
+
+# What follows the parameters in the numbers that the binding keeps: threads, and a bit for each of TENSORS.
+_REST = struct.Struct("@iI")
+
+
+def _general_backward(ctx: Any, grad_out: Optional[torch.Tensor]) -> Tuple[Any, ...]:
+    """The gradients of a call that the binding ran forward, where it leaves them alone."""
+    saved = ctx.saved_tensors
+    threads, given = _REST.unpack_from(ctx.packed, ATTENTION.place.size)
+    tensors = [name for i, name in enumerate(TENSORS) if given >> i & 1]
+    params = Params.from_struct(ctx.packed, dict(zip(tensors, saved[5:])))
+    names = ("q", "k", "v", *tensors)
+    needed = tuple(name for name, needs in zip(names, ctx.needs_input_grad[1:]) if needs)
+    gradients = _gradients((*saved[:5], None), (grad_out, None, None), params, needed, None, threads or None)
+    return (None, *(gradients.get(name) for name in names))
+
+
+def _once(gradients: Sequence[Any], grad_out: torch.Tensor, saved: Sequence[Any]) -> Tuple[Any, ...]:
+    made = iter(differentiable_once([x for x in gradients if x is not None], (grad_out, *saved)))
+    return tuple(None if x is None else next(made) for x in gradients)
+
+
+if _fast.binding is not None:
+
+    class _CompiledAttention(torch.autograd.Function):
+        """Takes the numbers of the call, q, k, v and the tensors among its options, and gives out."""
+
+        forward = staticmethod(_fast.binding.autograd_forward)
+        backward = staticmethod(_fast.binding.autograd_backward)
+
+    # Without what PyTorch does around it for function transforms, of which there are none in a plain call.
+    _base: Any = getattr(torch._C, "_FunctionBase", torch.autograd.Function)
+    _apply = _base.__dict__["apply"].__get__(None, _CompiledAttention)
+    _fast.binding.learn_autograd({"apply": _apply, "backward": _general_backward, "once": _once})

@@ -1,6 +1,6 @@
 """PyTorch's scaled_dot_product_attention, with its signature and its conventions."""
 
-from typing import Any, Callable, Dict, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 import torch
 from torch.overrides import handle_torch_function, has_torch_function_variadic
@@ -12,12 +12,10 @@ from . import _operator
 from ._errors import ArgumentError, ArgumentTypeError
 from ._nested import attention as nested_attention
 from ._nested import is_nested
+from ._operator import is_compiling
 from ._shapes import NAME, Leading, from_four_dimensions, mask_dimensions, to_four_dimensions
 
-# The binding knows PyTorch once a kind of it is made.
-kind_of(torch.empty(0), "")
 _fast_attention: Any = _fast.binding and _fast.binding.scaled_dot_product_attention
-is_compiling: Callable[[], bool] = getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)
 
 
 def lower_for_autocast(*tensors: torch.Tensor) -> Tuple[torch.Tensor, ...]:

@@ -100,14 +100,17 @@ inline void store_gradient_rows(const GradientRows& rows, float* scratch) {
     for (int i = 0; i < rows.rows; ++i) {
       const float* from = rows.from + i * rows.from_stride;
       if (rows.source) {
-        const SourceRows source{.data = static_cast<const Type*>(rows.source) + i * rows.source_stride,
-                                .row_stride = 0,
-                                .kind = rows.kind,
-                                .rows = 1,
-                                .dim = rows.dim,
-                                .normalise = false};
         float* x = scratch + round_up(rows.dim, kWidth);
-        pack_float_rows<decltype(stored)>(source, x);
+        with_stored(rows.source_kind, [&](auto given) {
+          using Source = typename decltype(given)::Type;
+          pack_float_rows<decltype(given)>({.data = static_cast<const Source*>(rows.source) + i * rows.source_stride,
+                                            .row_stride = 0,
+                                            .kind = rows.source_kind,
+                                            .rows = 1,
+                                            .dim = rows.dim,
+                                            .normalise = false},
+                                           x);
+        });
         unnormalise(from, x, rows.dim, rows.scale, scratch);
         from = scratch;
       }

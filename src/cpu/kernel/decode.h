@@ -46,14 +46,17 @@ class DecodeKernel {
           block_.q + static_cast<ptrdiff_t>(first) * block_.head_dim, smaller(kRowBlock, block_.row_count - first),
           block_.head_dim, block_.q_is_bf16, scratch_.packed + static_cast<size_t>(b) * scratch_.packed_stride);
     }
+    if (is_many()) pack_prompt_queries();
     return find_from(block_.begin, block_.end);
   }
 
   // Adds a tile to all rows, while memory brings the tile that is read after it.
   void add(const KeyTile& tile, const KeyTile& ahead) {
     const KeyTile nothing;
+    int b = 0;
+    if (is_many() && add_to_many(tile)) b = row_blocks_;
     // The first rows fetch, the others find everything in the caches.
-    for (int b = 0; b < row_blocks_; ++b) attend(b, tile, b == 0 ? ahead : nothing);
+    for (; b < row_blocks_; ++b) attend(b, tile, b == 0 ? ahead : nothing);
   }
 
   KeyTile next(const KeyTile& tile) const { return find_from(tile.begin + KeyTile::kKeys, block_.end); }
@@ -65,6 +68,8 @@ class DecodeKernel {
   }
 
  private:
+  bool is_many() const { return row_blocks_ * kRowBlock > kFewRows; }
+
   void clear() {
     const RowStates& s = block_.state;
     const int rows = row_blocks_ * kRowBlock;
@@ -128,10 +133,12 @@ class DecodeKernel {
       if (r < block_.row_count) {
         const bool sees_all = sees_whole(r, tile), plain = !rule_.transforms && !block_.state.weighted;
         all_seen = all_seen && sees_all;
-        factors[i] = sees_all && plain && !careful_ ? plain_softmax(b, i, tile, weights)
-                                                    : softmax(b, i, tile, sees_all, weights);
+        float* row = scratch_.scores + i * KeyTile::kKeys;
+        factors[i] = sees_all && plain && !careful_ ? plain_softmax(r, tile, row, weights)
+                                                    : softmax(r, tile, sees_all, row, weights);
       }
-      restores[i] = Product::store_weights(scratch_.queries[b], weights, scratch_.weights + i * KeyTile::kKeys);
+      restores[i] = Product::store_weights(scratch_.queries[b], weights, scratch_.weights + i * KeyTile::kKeys,
+                                           kRowBlock * KeyTile::kKeys);
     }
     const Values values{tile, ahead, scratch_.weights, factors, restores, block_.value_dim};
     if ((all_seen && !careful_) || is_finite(tile)) {
@@ -140,6 +147,166 @@ class DecodeKernel {
       add_values_carefully(b, values);
     }
   }
+
+  // The same for all rows, where they are many: the tile is packed once, for products of a prompt. False where a value
+  // is not finite and some row does not see it.
+  __attribute__((noinline)) bool add_to_many(const KeyTile& tile) {
+    using Prompt = typename Product::Prompt;
+    // Later rows neither begin nor end earlier.
+    const bool all_seen = sees_whole(0, tile) && sees_whole(block_.row_count - 1, tile);
+    if (careful_ || (!all_seen && !is_finite(tile))) return false;
+    auto* keys = reinterpret_cast<typename Prompt::Lane*>(scratch_.prompt_k);
+    auto* values = reinterpret_cast<typename Prompt::ValueLane*>(scratch_.prompt_v);
+    Prompt::pack_keys(tile, block_.cache.k_row_stride, block_.head_dim, keys);
+    Prompt::pack_values(tile, block_.value_dim, values);
+    int end = 0;
+    for (int g = 0; g < KeyTile::kGroups; ++g) {
+      if (tile.keys[g] > 0) end = g * kGroupKeys + tile.keys[g];
+    }
+    for (int first = 0; first < block_.row_count; first += kPromptRows) {
+      if (!all_seen && !sees_any(first, tile)) continue;
+      Prompt::score(prompt_queries(first), keys, block_.head_dim, end, scratch_.prompt_scores);
+      Prompt::add_values(prompt_weights(first, tile, all_seen), values, block_.value_dim, end);
+    }
+    return true;
+  }
+
+  // Whether any of kPromptRows rows attends to a key of the tile.
+  bool sees_any(int first, const KeyTile& tile) const {
+    for (int r = first; r < smaller(first + kPromptRows, block_.row_count); ++r) {
+      if (block_.rows[r].key_begin < tile.begin + KeyTile::kKeys && block_.rows[r].key_end > tile.begin &&
+          !inside(tile.begin, tile.begin + KeyTile::kKeys, block_.hidden[r])) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  void pack_prompt_queries() {
+    using Lane = typename Product::Prompt::Lane;
+    const ptrdiff_t stride = Product::padded(block_.head_dim);
+    for (int r = 0; r < block_.row_count; ++r) {
+      const auto* planes = reinterpret_cast<const Lane*>(scratch_.packed + r / kRowBlock * scratch_.packed_stride);
+      Product::Prompt::pack_query(planes + r % kRowBlock * stride, kRowBlock * stride, planes_of_queries(),
+                                  block_.head_dim, prompt_query(r));
+    }
+  }
+
+  auto* prompt_query(int r) const {
+    return reinterpret_cast<typename Product::Prompt::Lane*>(scratch_.prompt_q + r * scratch_.prompt_stride);
+  }
+
+  int planes_of_queries() const {
+    if constexpr (requires(typename Product::Query q) { q.planes; }) return scratch_.queries[0].planes;
+    return Product::kWeightPlanes;
+  }
+
+  // Rows past the last one are computed as if they were the first, and left out.
+  auto prompt_queries(int first) const {
+    PromptQueries<typename Product::Prompt::Lane> result{};
+    result.planes = planes_of_queries();
+    for (int i = 0; i < kPromptRows; ++i) {
+      const int r = first + i < block_.row_count ? first + i : first;
+      result.rows[i] = prompt_query(r);
+      if constexpr (requires(typename Product::Query q) { q.offsets; }) {
+        result.offsets[i] = scratch_.queries[r / kRowBlock].offsets[r % kRowBlock];
+      }
+    }
+    return result;
+  }
+
+  // plain_softmax() of kPromptRows rows at a time, with the same bits: their maxima and sums are lanes of vectors.
+  template <class S>
+  void plain_softmax_of_rows(int first, const KeyTile& tile, PromptWeights<typename Product::Weight>& result) {
+    constexpr int kVectors = KeyTile::kKeys / kWidth;
+    const RowStates& state = block_.state;
+    const Vec scale = S::set1(rule_.scale);
+    Vec rows[8];
+    for (int i = 0; i < kPromptRows; ++i) {
+      float* row = scratch_.prompt_scores + i * KeyTile::kKeys;
+      if (scaled_) multiply(row, tile, tile.k_scales, query_scale(first + i));
+      rows[i] = S::max(S::load(row), S::load(row + kWidth));
+      for (int v = 2; v < kVectors; ++v) rows[i] = S::max(rows[i], S::load(row + v * kWidth));
+    }
+    for (int i = kPromptRows; i < 8; ++i) rows[i] = rows[0];
+    const Vec before = S::load_first(state.max + first, kPromptRows);
+    const Vec here = S::mul(S::reduce_eight(rows, [](Vec a, Vec b) { return S::max(a, b); }), scale);
+    const Vec after = S::select_less(before, here, here, before);
+    Vec factors = S::set1(1.0f), sums = S::load_first(state.sum + first, kPromptRows);
+    if (S::any_less(before, here, kPromptRows)) {
+      factors = exp2(S::select_less(before, here, S::sub(before, after), S::zero()));
+      sums = S::mul(sums, factors);
+      S::store_first(state.max + first, after, kPromptRows);
+    }
+    S::store_first(result.factors, factors, kPromptRows);
+    alignas(64) float offsets[kWidth];
+    S::store(offsets, S::select_less(S::set1(kMinusInfinity), after, S::sub(S::set1(-0.0f), after), S::set1(-0.0f)));
+    for (int i = 0; i < kPromptRows; ++i) {
+      const float* row = scratch_.prompt_scores + i * KeyTile::kKeys;
+      const Vec offset = S::set1(offsets[i]);
+      TileVectors weights;
+      Vec parts[2] = {S::zero(), S::zero()};
+      for (int v = 0; v < kVectors; ++v) {
+        weights[v] = exp2(S::fma(S::load(row + v * kWidth), scale, offset));
+        parts[v % 2] = S::add(parts[v % 2], weights[v]);
+      }
+      rows[i] = S::add(parts[0], parts[1]);
+      for (int v = 0; scaled_ && v < kVectors; ++v) weights[v] = S::mul(weights[v], scales_of(tile.v_scales, v));
+      store_prompt_weights(i, weights, result);
+    }
+    sums = S::add(sums, S::reduce_eight(rows, [](Vec a, Vec b) { return S::add(a, b); }));
+    S::store_first(state.sum + first, sums, kPromptRows);
+  }
+
+  void store_prompt_weights(int i, const TileVectors& weights, PromptWeights<typename Product::Weight>& result) {
+    result.restores[i] = Product::store_weights(
+        scratch_.queries[0], weights, scratch_.prompt_weights + i * KeyTile::kKeys, kPromptRows * KeyTile::kKeys);
+  }
+
+  static Vec scales_of(const float* const (&scales)[KeyTile::kGroups], int v) {
+    return Simd::load(scales[v * kWidth / kGroupKeys] + v * kWidth % kGroupKeys);
+  }
+
+  template <class S>
+  static constexpr bool reduces_eight() {
+    return requires { S::kReducesEight; };
+  }
+
+  // The softmax of kPromptRows rows.
+  PromptWeights<typename Product::Weight> prompt_weights(int first, const KeyTile& tile, bool all_seen) {
+    PromptWeights<typename Product::Weight> result{};
+    const RowStates& state = block_.state;
+    const bool plain = !rule_.transforms && !state.weighted;
+    result.weights = scratch_.prompt_weights;
+    result.planes = planes_of_queries();
+    if constexpr (reduces_eight<Simd>()) {
+      const int last = first + kPromptRows - 1;
+      if (plain && last < block_.row_count && (all_seen || (sees_whole(first, tile) && sees_whole(last, tile)))) {
+        for (int i = 0; i < kPromptRows; ++i) result.out[i] = state.out + (first + i) * state.out_stride;
+        plain_softmax_of_rows<Simd>(first, tile, result);
+        return result;
+      }
+    }
+    for (int i = 0; i < kPromptRows; ++i) {
+      const int r = first + i;
+      TileVectors weights;
+      result.out[i] = scratch_.out;
+      result.factors[i] = 0.0f;
+      if (r < block_.row_count) {
+        float* row = scratch_.prompt_scores + i * KeyTile::kKeys;
+        const bool sees_all = sees_whole(r, tile);
+        result.out[i] = state.out + r * state.out_stride;
+        result.factors[i] =
+            sees_all && plain ? plain_softmax(r, tile, row, weights) : softmax(r, tile, sees_all, row, weights);
+      } else {
+        for (Vec& w : weights) w = Simd::zero();
+      }
+      store_prompt_weights(i, weights, result);
+    }
+    return result;
+  }
+
+  float query_scale(int r) const { return scratch_.queries[r / kRowBlock].scales[r % kRowBlock]; }
 
   void score(int b, const KeyTile& tile, const KeyTile& ahead) {
     if (scaled_) fetch_scales(ahead);
@@ -214,17 +381,13 @@ class DecodeKernel {
 
   // The softmax of a row that sees the whole tile, with nothing but the scale between score and logit, in registers:
   // the bits of what softmax() does in several passes. Returns the factor on what was summed before.
-  float plain_softmax(int b, int i, const KeyTile& tile, TileVectors& weights) {
+  __attribute__((always_inline)) float plain_softmax(int r, const KeyTile& tile, const float* row,
+                                                     TileVectors& weights) {
     constexpr int kVectors = KeyTile::kKeys / kWidth;
-    const int r = b * kRowBlock + i;
-    const float* row = scratch_.scores + i * KeyTile::kKeys;
     const RowStates& state = block_.state;
-    auto scales_of = [](const float* const(&scales)[KeyTile::kGroups], int v) {
-      return Simd::load(scales[v * kWidth / kGroupKeys] + v * kWidth % kGroupKeys);
-    };
     for (int v = 0; v < kVectors; ++v) weights[v] = Simd::load(row + v * kWidth);
     if (scaled_) {
-      const Vec by = Simd::set1(scratch_.queries[b].scales[i]);
+      const Vec by = Simd::set1(query_scale(r));
       for (int v = 0; v < kVectors; ++v) {
         weights[v] = Simd::mul(weights[v], Simd::mul(scales_of(tile.k_scales, v), by));
       }
@@ -248,10 +411,8 @@ class DecodeKernel {
   }
 
   // The same for any row and tile.
-  float softmax(int b, int i, const KeyTile& tile, bool sees_all, TileVectors& weights) {
-    const int r = b * kRowBlock + i;
-    float* row = scratch_.scores + i * KeyTile::kKeys;
-    if (scaled_) multiply(row, tile, tile.k_scales, scratch_.queries[b].scales[i]);
+  float softmax(int r, const KeyTile& tile, bool sees_all, float* row, TileVectors& weights) {
+    if (scaled_) multiply(row, tile, tile.k_scales, query_scale(r));
     const float factor = block_.state.weighted ? exponentiate<true>(r, tile, sees_all, row)
                                                : exponentiate<false>(r, tile, sees_all, row);
     if (scaled_) {
@@ -360,11 +521,10 @@ class DecodeKernel {
   DecodeScratch<Product> scratch_;
 };
 
-// Whether 0 times a value may have made a NaN: a logit of -inf hides its key as a mask does, but no range tells. Bytes
-// are finite.
-template <class Element>
-bool needs_care(const DecodeBlock& block) {
-  if (sizeof(Element) == 1) return false;
+// Whether 0 times a value may have made a NaN: a logit of -inf hides its key as a mask does, but no range tells.
+// Integers are finite.
+inline bool needs_care(const DecodeBlock& block) {
+  if (block.cache.kind == CacheKind::i8) return false;
   int nan = 0;  // without a branch in the loop, which runs in vectors
   for (int r = 0; r < block.row_count; ++r) {
     const float* row = block.state.out + r * block.state.out_stride;
@@ -392,7 +552,7 @@ void run_chunk_of(const DecodeBlock* blocks, int count, bool careful) {
     }
   }
   for (int head = 0; head < count && !careful; ++head) {
-    if (needs_care<typename Kernel::Element>(blocks[head])) run_chunk_of<Product>(blocks + head, 1, true);
+    if (needs_care(blocks[head])) run_chunk_of<Product>(blocks + head, 1, true);
   }
 }
 

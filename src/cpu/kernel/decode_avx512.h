@@ -15,6 +15,7 @@ inline __mmask64 first_bytes(int n) { return n >= kByteLanes ? ~__mmask64{0} : (
 
 template <class Stored, class Values = WidenOnce>
 struct WidenedLanesAvx512 : WidenedLanes<Stored, Values> {
+  using Order = Chains<1, kBlockSumDistances>;
   static void store_sums(const Vec (&sums)[4][4], float* to, int stride) { store_block_sums(sums, to, stride); }
 };
 
@@ -42,7 +43,9 @@ struct StoredE4m3Avx512 {
   static Vec widen(__m128i bytes) {
     const __m256i moved = _mm256_slli_epi16(_mm256_cvtepi8_epi16(bytes), 7);
     const __m256i halves = _mm256_and_si256(moved, _mm256_set1_epi16(static_cast<short>(0xbf80)));
-    return _mm512_mul_ps(_mm512_cvtph_ps(halves), _mm512_set1_ps(256.0f));
+    const __mmask16 nan = _mm_cmpeq_epi8_mask(_mm_or_si128(bytes, _mm_set1_epi8(-128)), _mm_set1_epi8(-1));
+    const __m256i marked = _mm256_mask_mov_epi16(halves, nan, _mm256_set1_epi16(0x7e00));
+    return _mm512_mul_ps(_mm512_cvtph_ps(marked), _mm512_set1_ps(256.0f));
   }
 };
 

@@ -7,49 +7,15 @@
 
 #include <immintrin.h>
 
-#include "cpu/kernel/decode_avx512.h"
+#include "cpu/kernel/decode_bytes_prompt.h"
 
 namespace rootdk::cpu {
 namespace {
 
-constexpr int kBytePlanes = 2;
-
-// sum + products of bytes without sign and with. Not the intrinsic: GCC 12 copies its sums from register to register,
-// and loads a factor anew for each product that it goes into, where the processor has one load for each product.
-inline __m512i add_products(__m512i sum, __m512i without_sign, __m512i with_sign) {
-  asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(without_sign), "v"(with_sign));
-  return sum;
-}
-
-inline __m512i join_planes(__m512i high, __m512i low) { return _mm512_add_epi32(_mm512_slli_epi32(high, 8), low); }
-
-// Four lanes of one 128-bit quarter at a time, from four vectors: vector i gets lane i of all of them, side by
-// side.
-inline void transpose_quarters(__m512i (&x)[4]) {
-  const __m512i a = _mm512_unpacklo_epi32(x[0], x[1]), b = _mm512_unpackhi_epi32(x[0], x[1]);
-  const __m512i c = _mm512_unpacklo_epi32(x[2], x[3]), d = _mm512_unpackhi_epi32(x[2], x[3]);
-  x[0] = _mm512_unpacklo_epi64(a, c);
-  x[1] = _mm512_unpackhi_epi64(a, c);
-  x[2] = _mm512_unpacklo_epi64(b, d);
-  x[3] = _mm512_unpackhi_epi64(b, d);
-}
-
-// Bytes of four vectors side by side: vector i has, in each quarter, bytes 4 i to 4 i + 3 of the quarter.
-inline void interleave_bytes(__m512i (&x)[4]) {
-  const __m512i a = _mm512_unpacklo_epi8(x[0], x[1]), b = _mm512_unpackhi_epi8(x[0], x[1]);
-  const __m512i c = _mm512_unpacklo_epi8(x[2], x[3]), d = _mm512_unpackhi_epi8(x[2], x[3]);
-  x[0] = _mm512_unpacklo_epi16(a, c);
-  x[1] = _mm512_unpackhi_epi16(a, c);
-  x[2] = _mm512_unpacklo_epi16(b, d);
-  x[3] = _mm512_unpackhi_epi16(b, d);
-}
-
 // A vector holds four keys side by side, each in one lane of every quarter, and queries are laid out to match. Keys
 // lose their sign by an offset of 128, whose share of a sum depends on the query alone.
 struct ByteScores {
-  struct Lanes : ManyKeys {
-    using Element = int8_t;
-  };
+  using Lanes = ByteLanes;
   static constexpr int kTileKeys = Lanes::kTileKeys;
   static constexpr int kParts = 4;            // lanes of a quarter
   static constexpr int kKeysTogether = 8;     // as many sums as there are registers for
@@ -191,13 +157,14 @@ struct ByteScores {
 struct ByteProduct : ByteScores {
   using Element = int8_t;
   using Weight = uint8_t;
+  using Prompt = BytePrompt;
   static constexpr int kWeightPlanes = kBytePlanes;
   static constexpr int kPassRows = Lanes::kPassRows;
   static constexpr int kVectors = kTileKeys / kWidth;
 
   // The weights of one row, [kTileKeys] in each plane. Returns the factor that restores them, a power of two: the
   // largest weight has 16 bits. NaN where a weight is.
-  static float store_weights(const Query&, const Vec (&p)[kVectors], Weight* weights) {
+  static float store_weights(const Query&, const Vec (&p)[kVectors], Weight* weights, int plane_stride) {
     constexpr int kNotFinite = 255, kBias = 127;
     // Smaller numbers than 2^-111 have fewer bits, so that the factor and its inverse are normal numbers.
     constexpr int kSmallest = 16;
@@ -207,7 +174,7 @@ struct ByteProduct : ByteScores {
     const __m512i factor = _mm512_sub_epi32(exponent, _mm512_set1_epi32(15));
     const __m512i inverse = _mm512_sub_epi32(_mm512_set1_epi32(2 * kBias), factor);
     for (int v = 0; v < kVectors; v += 4) {
-      store_planes(p[v], p[v + 1], p[v + 2], p[v + 3], power_of_two(inverse), weights + v * kWidth);
+      store_planes(&p[v], power_of_two(inverse), weights + v * kWidth, plane_stride);
     }
     const bool finite = _mm_cvtsi128_si32(_mm512_castsi512_si128(largest)) < kNotFinite;
     return finite ? _mm512_cvtss_f32(power_of_two(factor)) : __builtin_nanf("");
@@ -243,15 +210,16 @@ struct ByteProduct : ByteScores {
   }
 
   // 64 weights. Packing works in quarters and leaves four keys in each lane: the lanes are put in order.
-  static void store_planes(Vec p0, Vec p1, Vec p2, Vec p3, Vec inverse, Weight* weights) {
-    const auto whole = [&](Vec p) { return _mm512_cvtps_epi32(Simd::mul(p, inverse)); };
+  static void store_planes(const Vec* p, Vec inverse, Weight* weights, int plane_stride) {
+    const auto whole = [&](Vec x) { return _mm512_cvtps_epi32(Simd::mul(x, inverse)); };
     const __m512i in_order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     const __m512i low_byte = _mm512_set1_epi16(255);
-    const __m512i a = _mm512_packus_epi32(whole(p0), whole(p1)), b = _mm512_packus_epi32(whole(p2), whole(p3));
+    const __m512i a = _mm512_packus_epi32(whole(p[0]), whole(p[1]));
+    const __m512i b = _mm512_packus_epi32(whole(p[2]), whole(p[3]));
     const __m512i high = _mm512_packus_epi16(_mm512_srli_epi16(a, 8), _mm512_srli_epi16(b, 8));
     const __m512i low = _mm512_packus_epi16(_mm512_and_si512(a, low_byte), _mm512_and_si512(b, low_byte));
     _mm512_storeu_si512(weights, _mm512_permutexvar_epi32(in_order, high));
-    _mm512_storeu_si512(weights + kRowBlock * kTileKeys, _mm512_permutexvar_epi32(in_order, low));
+    _mm512_storeu_si512(weights + plane_stride, _mm512_permutexvar_epi32(in_order, low));
   }
 
   // kPassRows rows by 64 columns of the output. Returns what it has fetched.

@@ -71,8 +71,9 @@ struct E4m3Scores {
   using Lanes = E4m3Lanes;
   static constexpr int kTileKeys = Lanes::kTileKeys;
   static constexpr int kMaxPlanes = Bf16Pairs::kMaxPlanes;
-  static constexpr int kParts = 8;         // pairs of dimensions in a quarter
-  static constexpr int kKeysTogether = 8;  // the transposed bytes of more would not stay in registers
+  static constexpr int kParts = 8;                    // pairs of dimensions in a quarter
+  static constexpr int kKeysTogether = 8;             // the transposed bytes of more would not stay in registers
+  static constexpr int kQuarterDistances[] = {2, 1};  // of the quarters that score_group adds, one after another
 
   static int padded(int head_dim) { return round_up(head_dim, kByteLanes); }
 
@@ -203,27 +204,22 @@ struct E4m3Scores {
   }
 };
 
-struct E4m3Product : E4m3Scores {
+// 32 numbers as bf16, in order.
+struct LoadE4m3 {
+  static __m512i load(const uint8_t* p, int n) {
+    const __m512i bytes = _mm512_zextsi256_si512(_mm256_maskz_loadu_epi8(first_lanes(n), p));
+    const __m512i eights = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 4, 1, 4, 2, 4, 3, 4), bytes);
+    __m512i first, second;
+    E4m3Table().widen(eights, first, second);
+    return first;
+  }
+};
+
+struct E4m3Product : E4m3Scores, PairedWeights<E4m3Product, E4m3Scores::kTileKeys> {
   using Element = uint8_t;
-  using Weight = uint16_t;
-  static constexpr int kWeightPlanes = kMaxPlanes;
+  using Prompt = PromptProduct<PairedUnits<Lanes, Chains<kParts, kQuarterDistances>, LoadE4m3>>;
   static constexpr int kPassRows = Lanes::kPassRows;
 
-  // The weights of one row, [kTileKeys] in each plane. Returns the factor that restores them.
-  static float store_weights(const Query& q, const Vec (&p)[kTileKeys / kWidth], Weight* weights) {
-    for (int v = 0; v < kTileKeys / kWidth; v += 2) {
-      Bf16Pairs::split(p[v], p[v + 1], q.planes, weights + v * kWidth, kRowBlock * kTileKeys);
-    }
-    return 1.0f;
-  }
-
-  // out = out * factor + weights v for the rows of a block, which begins at first_row.
-  template <class Values>
-  static void add_values(const Query& q, const Values& values, const RowStates& state, int first_row) {
-    q.planes == 1 ? add_planes<1>(values, state, first_row) : add_planes<2>(values, state, first_row);
-  }
-
- private:
   template <int kPlanes, class Values>
   static void add_planes(const Values& values, const RowStates& state, int first_row) {
     for_each_pass<kPassRows, kByteLanes, kByteLanes>(
@@ -239,6 +235,7 @@ struct E4m3Product : E4m3Scores {
         });
   }
 
+ private:
   // Four rows by 64 columns of the output. Two keys are interleaved by bytes, so that widening gives pairs of them: sum
   // i has, in each quarter, columns 4 i to 4 i + 3 of its sixteen. Returns what it has fetched.
   template <int kPlanes, class Values, class Load>

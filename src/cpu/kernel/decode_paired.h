@@ -55,27 +55,76 @@ struct Bf16Pairs : InOrder {
   static __m512 widen(__m256i x) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16)); }
 };
 
-struct Bf16Product : FourKeyScores<Bf16Pairs> {
-  using Lanes = Bf16Pairs;
+// What PromptProduct multiplies: pairs of bf16 numbers. Load makes 32 of them from elements of a cache, of which `n`
+// are there.
+template <class Given, class Sums, class Load>
+struct PairedUnits {
+  using Lanes = Given;
+  using Element = typename Lanes::Element;
+  using Lane = uint16_t;
+  using Order = Sums;
+  static constexpr int kUnit = 2;
+  static constexpr int kMaxPlanes = Bf16Pairs::kMaxPlanes;
+
+  static Vec load(const Element* p, int n) { return _mm512_castsi512_ps(n > 0 ? Load::load(p, n) : __m512i{}); }
+  static __m512i load_lanes(const uint16_t* p) { return _mm512_loadu_si512(p); }
+  static __m512i spread(const uint16_t* p) { return Bf16Pairs::pair_of(p); }
+  static Vec dot(Vec sum, __m512i a, __m512i b) { return Bf16Pairs::dot(sum, a, b); }
+
+  // Two rows of values, or zeros, side by side in panels.
+  template <int kPanel>
+  static void store_rows(const Element* const (&rows)[2], int value_dim, uint16_t* to, ptrdiff_t panel_stride) {
+    const __m512i places = _mm512_set1_epi32(0x00200000);  // the second vector counts from 32
+    const __m512i counted = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m512i first = _mm512_add_epi32(places, _mm512_mullo_epi32(counted, _mm512_set1_epi32(0x00010001)));
+    const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(0x00100010));
+    for (int d = 0; d < round_up(value_dim, kPanel); d += kPairedLanes) {
+      __m512i x[2];
+      for (int i = 0; i < 2; ++i) {
+        x[i] = rows[i] && d < value_dim ? Load::load(rows[i] + d, value_dim - d) : _mm512_setzero_si512();
+      }
+      uint16_t* at = to + d / kPanel * panel_stride + d % kPanel * 2;
+      _mm512_storeu_si512(at, _mm512_permutex2var_epi16(x[0], first, x[1]));
+      _mm512_storeu_si512(at + kPairedLanes, _mm512_permutex2var_epi16(x[0], second, x[1]));
+    }
+  }
+};
+
+struct LoadBf16 {
+  static __m512i load(const uint16_t* p, int n) {
+    return n >= kPairedLanes ? Bf16Pairs::load(p) : Bf16Pairs::load_first(p, n);
+  }
+};
+
+// Weights as pairs of bf16 numbers, for a Product that adds values with them (`add_planes`).
+template <class Product, int kTileKeys>
+struct PairedWeights {
   using Weight = Bf16Pairs::Lane;
   static constexpr int kWeightPlanes = Bf16Pairs::kMaxPlanes;
-  static constexpr int kPassRows = Bf16Pairs::kPassRows;
-  static constexpr int kValueColumns = kRowBlock / kPassRows * 2 * kPairedLanes;
 
   // The weights of one row, [kTileKeys] in each plane. Returns the factor that restores them.
-  static float store_weights(const Query& q, const Vec (&p)[kTileKeys / kWidth], Weight* weights) {
+  template <class Query>
+  static float store_weights(const Query& q, const Vec (&p)[kTileKeys / kWidth], Weight* weights, int plane_stride) {
     for (int v = 0; v < kTileKeys / kWidth; v += 2) {
-      Bf16Pairs::split(p[v], p[v + 1], q.planes, weights + v * kWidth, kRowBlock * kTileKeys);
+      Bf16Pairs::split(p[v], p[v + 1], q.planes, weights + v * kWidth, plane_stride);
     }
     return 1.0f;
   }
 
-  template <class Values>
+  // out = out * factor + weights v for the rows of a block, which begins at first_row.
+  template <class Query, class Values>
   static void add_values(const Query& q, const Values& values, const RowStates& state, int first_row) {
-    q.planes == 1 ? add_planes<1>(values, state, first_row) : add_planes<2>(values, state, first_row);
+    q.planes == 1 ? Product::template add_planes<1>(values, state, first_row)
+                  : Product::template add_planes<2>(values, state, first_row);
   }
+};
 
- private:
+struct Bf16Product : FourKeyScores<Bf16Pairs>, PairedWeights<Bf16Product, Bf16Pairs::kTileKeys> {
+  using Lanes = Bf16Pairs;
+  using Prompt = PromptProduct<PairedUnits<Lanes, Chains<1, kBlockSumDistances>, LoadBf16>>;
+  static constexpr int kPassRows = Bf16Pairs::kPassRows;
+  static constexpr int kValueColumns = kRowBlock / kPassRows * 2 * kPairedLanes;
+
   template <int kPlanes, class Values>
   static void add_planes(const Values& values, const RowStates& state, int first_row) {
     for_each_pass<kPassRows, kValueColumns, kPairedLanes>(
@@ -90,6 +139,7 @@ struct Bf16Product : FourKeyScores<Bf16Pairs> {
         });
   }
 
+ private:
   // kPassRows rows by kBlocks * 32 columns of the output. Interleaving two rows v0, v1 gives, in each 128-bit quarter,
   // the pairs of columns 0 to 3 in `low` and of columns 4 to 7 in `high`.
   template <int kPlanes, int kBlocks, class Values, class Load>

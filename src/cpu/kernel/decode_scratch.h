@@ -2,7 +2,7 @@
 
 // The working memory of a decode kernel. Included once per target: internal linkage.
 
-#include "cpu/kernel/decode_tile.h"
+#include "cpu/kernel/decode_prompt.h"
 
 namespace rootdk::cpu {
 namespace {
@@ -31,6 +31,14 @@ struct DecodeScratch {
   Element* values;  // [kTileKeys, value_dim]: of a tile with some keys left out
   float* out;       // [kRowBlock, out_stride]
 
+  // Of many rows: see Product::Prompt.
+  float* prompt_scores;     // [kPromptRows, kTileKeys]; then the weights in f32
+  Weight* prompt_weights;   // [planes, kPromptRows, kTileKeys]
+  unsigned char* prompt_q;  // [rows, prompt_stride]
+  size_t prompt_stride;
+  unsigned char* prompt_k;  // the keys of a tile, packed
+  unsigned char* prompt_v;
+
  private:
   DecodeScratch() = default;
 
@@ -51,6 +59,13 @@ struct DecodeScratch {
     packed = take(packed_stride * count);
     values = reinterpret_cast<Element*>(take(sizeof(Element) * kTileKeys * columns));
     out = reinterpret_cast<float*>(take(sizeof(float) * kRowBlock * aligned(columns)));
+    if (blocks * kRowBlock <= kFewRows) return used;
+    prompt_scores = reinterpret_cast<float*>(take(sizeof(float) * kPromptRows * kTileKeys));
+    prompt_weights = reinterpret_cast<Weight*>(take(sizeof(Weight) * Product::kWeightPlanes * kPromptRows * kTileKeys));
+    prompt_stride = aligned(Product::Prompt::query_bytes(head_dim));
+    prompt_q = take(prompt_stride * count * kRowBlock);
+    prompt_k = take(Product::Prompt::key_bytes(head_dim));
+    prompt_v = take(Product::Prompt::value_bytes(value_dim));
     return used;
   }
 

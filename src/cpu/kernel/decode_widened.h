@@ -4,6 +4,7 @@
 // hold a block of registers are not inlined: the allocator does better without what is around them. Included once per
 // target: internal linkage.
 
+#include "cpu/kernel/decode_prompt.h"
 #include "cpu/kernel/decode_scores.h"
 #include "cpu/kernel/load.h"
 
@@ -25,8 +26,7 @@ struct StoredInt8 {
   }
 };
 
-// e4m3 likewise. Its bits are shifted to where a float has them; the exponent is then 120 too small. NaN is never
-// stored.
+// e4m3 likewise. Its bits are shifted to where a float has them; the exponent is then 120 too small.
 struct StoredE4m3 {
   using Type = uint8_t;
   static Vec load(const uint8_t* p) {
@@ -42,6 +42,7 @@ struct StoredE4m3 {
 
  private:
   static float widen(uint8_t x) {
+    if ((x & 0x7fu) == 0x7fu) return __builtin_nanf("");
     const uint32_t bits = (x & 0x80u) << 24 | (x & 0x7fu) << 20;
     float scaled;
     __builtin_memcpy(&scaled, &bits, sizeof scaled);
@@ -56,6 +57,7 @@ struct WidenedLanes : Values {
   using Lane = float;
   using Vector = Vec;
   using Sum = Vec;
+  using Order = Chains<1, Simd::kReduceDistances>;  // of store_sums
   static constexpr int kMaxPlanes = 1;
   static constexpr int kLanes = kWidth;
 
@@ -75,6 +77,31 @@ struct WidenedLanes : Values {
   }
 };
 
+// What PromptProduct multiplies: elements widened to f32.
+template <class Given>
+struct WidenedUnits {
+  using Lanes = Given;
+  using Element = typename Lanes::Element;
+  using Lane = float;
+  using Order = typename Lanes::Order;
+  static constexpr int kUnit = 1;
+  static constexpr int kMaxPlanes = 1;
+
+  static Vec load(const Element* p, int n) { return n >= kWidth ? Lanes::load(p) : Lanes::load_first(p, n); }
+  static Vec load_lanes(const float* p) { return Simd::load(p); }
+  static Vec spread(const float* p) { return Simd::set1(*p); }
+  static Vec dot(Vec sum, Vec a, Vec b) { return Simd::fma(a, b, sum); }
+
+  // A row of values, or zeros, in panels.
+  template <int kPanel>
+  static void store_rows(const Element* const (&rows)[1], int value_dim, float* to, ptrdiff_t panel_stride) {
+    for (int d = 0; d < round_up(value_dim, kPanel); d += kWidth) {
+      const bool there = rows[0] && d < value_dim;
+      Simd::store(to + d / kPanel * panel_stride + d % kPanel, there ? load(rows[0] + d, value_dim - d) : Simd::zero());
+    }
+  }
+};
+
 // Weighted sums of values that are widened to f32, on top of the scores of a target.
 template <class Given>
 struct WidenedProduct : FourKeyScores<Given> {
@@ -82,6 +109,7 @@ struct WidenedProduct : FourKeyScores<Given> {
   using Element = typename Lanes::Element;
   using Weight = float;
   using Query = typename FourKeyScores<Lanes>::Query;
+  using Prompt = PromptProduct<WidenedUnits<Lanes>>;
   static constexpr int kWeightPlanes = 1;
   static constexpr int kPassRows = Lanes::kPassRows;
   static constexpr int kTileKeys = Lanes::kTileKeys;
@@ -89,7 +117,7 @@ struct WidenedProduct : FourKeyScores<Given> {
   static constexpr int kValueColumns = kValueVectors * kWidth;
 
   // The weights of one row, [kTileKeys]: they stay what they are. Returns the factor that restores them.
-  static float store_weights(const Query&, const Vec (&p)[kTileKeys / kWidth], float* weights) {
+  static float store_weights(const Query&, const Vec (&p)[kTileKeys / kWidth], float* weights, int) {
     for (int v = 0; v < kTileKeys / kWidth; ++v) Simd::store(weights + v * kWidth, p[v]);
     return 1.0f;
   }

@@ -14,7 +14,8 @@ struct Simd {
   static constexpr int kWidth = 16;
   static constexpr int kPanelVectors = 4;  // 6 x 4 accumulators of the 32 registers
   static constexpr int kRows = 6;
-  static constexpr bool kFused = true;  // fma rounds once
+  static constexpr bool kFused = true;                     // fma rounds once
+  static constexpr int kReduceDistances[] = {8, 4, 2, 1};  // lanes that reduce_add adds, one after another
 
   static Vec load(const float* p) { return _mm512_loadu_ps(p); }
   static void store(float* p, Vec x) { _mm512_storeu_ps(p, x); }
@@ -45,6 +46,23 @@ struct Simd {
   }
   static float reduce_add(Vec x) { return _mm512_reduce_add_ps(x); }
   static float reduce_max(Vec x) { return _mm512_reduce_max_ps(x); }
+  // Lane i is all lanes of rows[i] combined, with the bits of reduce_add; lanes from 8 on hold anything.
+  static constexpr bool kReducesEight = true;
+  template <class Combine>
+  static Vec reduce_eight(const Vec (&rows)[8], Combine combine) {
+    auto halves = [&](Vec a, Vec b) {
+      return combine(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+    };
+    auto quarters = [&](Vec a, Vec b) {
+      return combine(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+    };
+    const Vec a = quarters(halves(rows[0], rows[1]), halves(rows[2], rows[3]));
+    const Vec b = quarters(halves(rows[4], rows[5]), halves(rows[6], rows[7]));
+    const Vec pairs = combine(_mm512_shuffle_ps(a, b, 0x44), _mm512_shuffle_ps(a, b, 0xee));
+    const Vec sums = combine(_mm512_shuffle_ps(pairs, pairs, 0x88), _mm512_shuffle_ps(pairs, pairs, 0xdd));
+    return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 0, 0, 0, 0, 0, 0, 0, 0), sums);
+  }
+  static bool any_less(Vec a, Vec b, int n) { return (_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ) & ((1u << n) - 1u)) != 0; }
   // Lane i is all lanes of rows[i] combined, for the first n rows: thirty shuffles for sixteen rows, half for eight.
   template <class Combine>
   static Vec reduce_rows(const float (&rows)[kWidth][kWidth], int n, Combine combine) {

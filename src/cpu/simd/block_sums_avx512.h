@@ -59,6 +59,9 @@ inline V add_four(const V (&row)[4]) {
   return add_neighbours(add_halves(row[0], row[1]), add_halves(row[2], row[3]));
 }
 
+// The distances of the lanes that store_block_sums adds, one after another.
+constexpr int kBlockSumDistances[] = {2, 1, 8, 4};
+
 // sums[r * stride + i] for block[r][i]. Without loops, and never a call: the block is in registers.
 template <class V>
 inline __attribute__((always_inline)) void store_block_sums(const V (&block)[4][4], float* sums, int stride) {

@@ -19,7 +19,10 @@ struct StoredE4m3Avx2 : StoredE4m3 {
     const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
     const __m128i moved = _mm_slli_epi16(_mm_cvtepi8_epi16(bytes), 7);
     const __m128i halves = _mm_and_si128(moved, _mm_set1_epi16(static_cast<short>(0xbf80)));
-    return _mm256_mul_ps(_mm256_cvtph_ps(halves), _mm256_set1_ps(256.0f));
+    const __m128i nan = _mm_cmpeq_epi16(_mm_or_si128(halves, _mm_set1_epi16(static_cast<short>(0x8000))),
+                                        _mm_set1_epi16(static_cast<short>(0xbf80)));
+    const __m128i marked = _mm_or_si128(halves, _mm_and_si128(nan, _mm_set1_epi16(0x7e00)));
+    return _mm256_mul_ps(_mm256_cvtph_ps(marked), _mm256_set1_ps(256.0f));
   }
 };
 

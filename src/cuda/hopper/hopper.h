@@ -2,6 +2,7 @@
 
 // The Hopper path, as the dispatcher's list sees it.
 
+#include "core/fp8_call.h"
 #include "core/implementation.h"
 #include "core/kv_call.h"
 
@@ -10,6 +11,7 @@ namespace rootdk::cuda::hopper {
 // All are called "sm90".
 const ForwardImplementation& forward();
 const BackwardImplementation& backward();
+const Fp8ForwardImplementation& fp8_forward();
 const AttendImplementation& attend();
 
 }  // namespace rootdk::cuda::hopper

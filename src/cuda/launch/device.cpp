@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <map>
 #include <mutex>
 
@@ -32,19 +33,32 @@ DeviceTraits ask_device(int index) {
 }  // namespace
 
 ROOTDK_API const DeviceTraits& device_traits(int index) {
+  // Every call asks a few times: what is known is found without the lock.
+  constexpr int kQuick = 64;
+  static std::atomic<const DeviceTraits*> quick[kQuick];
+  const bool has_quick = index >= 0 && index < kQuick;
+  if (has_quick) {
+    if (const DeviceTraits* traits = quick[index].load(std::memory_order_acquire)) return *traits;
+  }
   static std::mutex mutex;
   static auto& known = immortal(std::map<int, DeviceTraits>{});
   const std::lock_guard lock(mutex);
-  const auto found = known.find(index);
-  return found != known.end() ? found->second : known.emplace(index, ask_device(index)).first->second;
+  auto found = known.find(index);
+  if (found == known.end()) found = known.emplace(index, ask_device(index)).first;
+  if (has_quick) quick[index].store(&found->second, std::memory_order_release);
+  return found->second;
 }
 
 DeviceGuard::DeviceGuard(int index) {
   int current = 0;
   check(cudaGetDevice(&current), "reading the current device");
-  if (current == index) return;
+  // A thread that has launched nothing yet has no context, which the driver wants for tensor maps: making the device
+  // current gives it one.
+  thread_local int with_context = -1;
+  if (current == index && with_context == index) return;
   check(cudaSetDevice(index), "making device ", index, " current");
-  previous_ = current;
+  with_context = index;
+  if (current != index) previous_ = current;
 }
 
 DeviceGuard::~DeviceGuard() {

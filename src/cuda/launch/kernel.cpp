@@ -28,18 +28,24 @@ void allow_shared_bytes(const KernelLaunch& launch) {
 
 void launch_with_arguments(const KernelLaunch& launch, void** arguments) {
   allow_shared_bytes(launch);
+  // Attributes that say nothing cost time in the driver, too.
   cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = launch.starts_early;
-  attributes[1].id = cudaLaunchAttributeCooperative;
-  attributes[1].val.cooperative = launch.all_resident;
+  unsigned count = 0;
+  if (launch.starts_early) {
+    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[count++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (launch.all_resident) {
+    attributes[count].id = cudaLaunchAttributeCooperative;
+    attributes[count++].val.cooperative = 1;
+  }
   cudaLaunchConfig_t config{};
   config.gridDim = launch.grid;
   config.blockDim = launch.block;
   config.dynamicSmemBytes = static_cast<std::size_t>(launch.shared_bytes);
   config.stream = launch.stream;
   config.attrs = attributes;
-  config.numAttrs = 2;
+  config.numAttrs = count;
   check(cudaLaunchKernelExC(&config, launch.function, arguments), "launching ", launch.name, " with ", launch.grid.x,
         " x ", launch.grid.y, " x ", launch.grid.z, " blocks");
 }

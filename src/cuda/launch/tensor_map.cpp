@@ -34,19 +34,22 @@ EncodeTiled encode_tiled() {
 
 }  // namespace
 
+// Every call asks for all of its tensors: only a refusal is put into words.
 std::string tensor_map_refusal(const char* name, const ConstTensorView& view) {
-  std::ostringstream reason;
   if (reinterpret_cast<std::uintptr_t>(view.data) % kAlignment != 0) {
+    std::ostringstream reason;
     reason << name << " starts at an address that is not a multiple of " << kAlignment << " bytes";
+    return reason.str();
   }
-  for (int dimension = 0; dimension < 3 && reason.str().empty(); ++dimension) {
+  for (int dimension = 0; dimension < 3; ++dimension) {
     const std::int64_t bytes = view.stride(dimension) * element_bytes(view);
-    if (view.size(dimension) > 1 && (bytes <= 0 || bytes % kAlignment != 0)) {
-      reason << "stride " << view.stride(dimension) << " of " << name << " (dimension " << dimension
-             << ") is not a positive multiple of " << kAlignment / element_bytes(view) << " elements";
-    }
+    if (view.size(dimension) <= 1 || (bytes > 0 && bytes % kAlignment == 0)) continue;
+    std::ostringstream reason;
+    reason << "stride " << view.stride(dimension) << " of " << name << " (dimension " << dimension
+           << ") is not a positive multiple of " << kAlignment / element_bytes(view) << " elements";
+    return reason.str();
   }
-  return reason.str();
+  return {};
 }
 
 CUtensorMap make_tensor_map(const ConstTensorView& view, int rows, int columns) {
@@ -65,7 +68,9 @@ CUtensorMap make_tensor_map(const ConstTensorView& view, int rows, int columns) 
                                    : view.dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
                                                                : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
   const std::int64_t row_bytes = columns * element_bytes(view);
-  const CUtensorMapSwizzle swizzle = row_bytes <= 64 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B;
+  const CUtensorMapSwizzle swizzle = row_bytes <= 32   ? CU_TENSOR_MAP_SWIZZLE_32B
+                                     : row_bytes <= 64 ? CU_TENSOR_MAP_SWIZZLE_64B
+                                                       : CU_TENSOR_MAP_SWIZZLE_128B;
   CUtensorMap map;
   const CUresult status = encode_tiled()(&map, type, 4, const_cast<void*>(view.data), sizes, strides, box, steps,
                                          CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,

@@ -219,10 +219,14 @@ void launch_plan(const AttendCall& call, const AttendPlan& plan) {
 
 Answer<AttendCall> answer(const AttendCall& call) {
   if (std::string reason = refuse(call); !reason.empty()) return {.refusal = reason};
-  AttendPlan plan(call, call.execution.cuda.workspace);
+  void* const memory = call.execution.cuda.workspace;
+  AttendPlan plan(call, memory);
   if (std::string reason = refuse_plan(call, plan); !reason.empty()) return {.refusal = reason};
-  return {.workspace_bytes = plan.workspace_bytes,
-          .run = [plan = std::move(plan)](const AttendCall& accepted) { launch_plan(accepted, plan); }};
+  return {.workspace_bytes = plan.workspace_bytes, .run = [plan = std::move(plan), memory](const AttendCall& accepted) {
+            // A plan points into the workspace, which the caller's allocator gives after it was made.
+            void* const given = accepted.execution.cuda.workspace;
+            launch_plan(accepted, given == memory ? plan : AttendPlan(accepted, given));
+          }};
 }
 
 }  // namespace

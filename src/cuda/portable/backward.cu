@@ -238,10 +238,14 @@ Answer<BackwardCall> answer(const BackwardCall& call) {
   if (std::string reason = refuse_call(call.saved.q, call.shape, call.params); !reason.empty()) {
     return {.refusal = reason};
   }
-  const BackwardPlan plan = make_plan(call, call.execution.cuda.workspace);
+  void* const memory = call.execution.cuda.workspace;
+  const BackwardPlan plan = make_plan(call, memory);
   if (std::string reason = refuse_plan(call, plan); !reason.empty()) return {.refusal = reason};
-  return {.workspace_bytes = plan.workspace_bytes,
-          .run = [plan](const BackwardCall& accepted) { launch_plan(accepted, plan); }};
+  return {.workspace_bytes = plan.workspace_bytes, .run = [plan, memory](const BackwardCall& accepted) {
+            // A plan points into the workspace, which the caller's allocator gives after it was made.
+            void* const given = accepted.execution.cuda.workspace;
+            launch_plan(accepted, given == memory ? plan : make_plan(accepted, given));
+          }};
 }
 
 }  // namespace

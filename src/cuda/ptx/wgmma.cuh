@@ -30,11 +30,13 @@ __device__ __forceinline__ void pin(std::uint32_t (&registers)[N]) {
 }
 
 // A matrix in shared memory under the 128-byte swizzle; its base is aligned to 1024 bytes. In units of 16 bytes: bits
-// 0-13 the address, 16-29 the leading offset, 32-45 the stride offset; bits 62-63 = 1 name the swizzle.
+// 0-13 the address, 16-29 the leading offset, 32-45 the stride offset; bits 62-63 name the swizzle.
+enum class Swizzle : std::uint32_t { bytes128 = 1, bytes64 = 2, bytes32 = 3 };
+template <Swizzle Kind = Swizzle::bytes128>
 __device__ __forceinline__ std::uint64_t matrix_descriptor(std::uint32_t address, std::uint32_t leading_bytes,
                                                            std::uint32_t stride_bytes) {
   const std::uint32_t low = ((address & 0x3FFFFu) >> 4) | ((leading_bytes >> 4) << 16);
-  const std::uint32_t high = (stride_bytes >> 4) | (1u << 30);
+  const std::uint32_t high = (stride_bytes >> 4) | (static_cast<std::uint32_t>(Kind) << 30);
   return (static_cast<std::uint64_t>(high) << 32) | low;
 }
 // Moves the address; never carries out of the low word.

@@ -75,6 +75,9 @@ struct ForwardConfig {
   static constexpr bool kSampled =
       Which == Variant::sampled || Which == Variant::full_sampled || Which == Variant::brief_sampled;
 
+  static constexpr bool kFp8 = false, kTurns = true;  // see fp8_config.h
+  static constexpr int kWeightRegisters = kShape.block_kv / 4;  // a thread's weights as operand of P V
+
   static constexpr int kHeadDim = HeadDim;  // of q, k and v; smaller ones are padded with zeros by the copy engine
   static constexpr int kBlockKv = kShape.block_kv;
   static constexpr int kConsumers = kShape.consumers;
@@ -89,9 +92,10 @@ struct ForwardConfig {
   static constexpr bool kStagedOutput = kQStages > 1;
 
   // A tile is stored as panels of 64 columns, that is 128 bytes, under the copy engine's 128-byte swizzle.
-  static constexpr int kPanels = (HeadDim + 63) / 64;
+  static constexpr int kPanelColumns = 64;
+  static constexpr int kPanels = (HeadDim + kPanelColumns - 1) / kPanelColumns;
   static constexpr int kQPanelBytes = kBlockQ * 128, kKvPanelBytes = kBlockKv * 128;
-  static constexpr int kQBytes = kPanels * kQPanelBytes, kKvBytes = kPanels * kKvPanelBytes;
+  static constexpr int kQBytes = kPanels * kQPanelBytes, kKvBytes = kPanels * kKvPanelBytes, kVBytes = kKvBytes;
 
   // 40 x 128 + 232 x 256 = 168 x 384 and 32 x 128 + 160 x 384 = 128 x 512: exactly what the launch allocates.
   static constexpr int kProducerRegisters = kConsumers == 2 ? 40 : 32;
@@ -104,12 +108,13 @@ template <class C>
 struct SharedStorage {
   alignas(1024) std::uint8_t q[C::kQStages][C::kQBytes];
   alignas(1024) std::uint8_t k[C::kStages][C::kKvBytes];
-  alignas(1024) std::uint8_t v[C::kStages][C::kKvBytes];
+  alignas(1024) std::uint8_t v[C::kStages][C::kVBytes];
   WorkTile tile[C::kTileBuffers];
   std::uint64_t q_full[C::kQStages], q_empty[C::kQStages];
   std::uint64_t k_full[C::kStages], k_empty[C::kStages];
   std::uint64_t v_full[C::kStages], v_empty[C::kStages];
-  float fence_word;  // target of scheduling_fence()
+  float k_scale[C::kStages];  // e4m3: of the key tile
+  float fence_word;           // target of scheduling_fence()
 };
 
 template <class C>

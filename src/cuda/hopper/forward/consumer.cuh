@@ -10,6 +10,7 @@
 // run their products.
 
 #include "cuda/hopper/forward/config.h"
+#include "cuda/hopper/forward/fp8_output.cuh"
 #include "cuda/hopper/forward/output.cuh"
 #include "cuda/hopper/forward/repair.cuh"
 #include "cuda/hopper/shared/logit_terms.cuh"
@@ -44,13 +45,17 @@ class Consumer {
     column_ = 2 * (lane_ & 3);
     q_matrix_ = ptx::matrix_descriptor(ptx::shared_address(shared.q) + first_row_ * 128, 16, kRowGroupBytes);
     k_matrix_ = ptx::matrix_descriptor(ptx::shared_address(shared.k), 16, kRowGroupBytes);
-    v_matrix_ = ptx::matrix_descriptor(ptx::shared_address(shared.v), C::kKvPanelBytes, kRowGroupBytes);
+    if constexpr (C::kFp8) {
+      v_matrix_ = ptx::matrix_descriptor<C::kVSwizzle>(ptx::shared_address(shared.v), 16, 8 * C::kVPanelKeys);
+    } else {
+      v_matrix_ = ptx::matrix_descriptor(ptx::shared_address(shared.v), C::kKvPanelBytes, kRowGroupBytes);
+    }
     fence_word_ = ptx::shared_address(&shared.fence_word);
   }
 
   __device__ __forceinline__ void run() {
     // The last warpgroup gives the first warpgroup its first turn.
-    if (index_ == C::kConsumers - 1) ptx::named_barrier_arrive(kTurnBarrier, 256);
+    if (C::kTurns && index_ == C::kConsumers - 1) ptx::named_barrier_arrive(kTurnBarrier, 256);
     if (!next_tile()) return;
     start_first_tile();
     while (true) {
@@ -141,14 +146,15 @@ class Consumer {
     v_.advance();
   }
 
-  __device__ __forceinline__ void wait_turn() { ptx::named_barrier_sync(kTurnBarrier + index_, 256); }
+  __device__ __forceinline__ void wait_turn() { if constexpr (C::kTurns) ptx::named_barrier_sync(kTurnBarrier + index_, 256); }
   __device__ __forceinline__ void pass_turn() {
+    if constexpr (C::kTurns)
     ptx::named_barrier_arrive(kTurnBarrier + (index_ + 1 == C::kConsumers ? 0 : index_ + 1), 256);
   }
 
   __device__ __forceinline__ std::uint64_t q_operand() const { return ptx::advance(q_matrix_, q_.stage * C::kQBytes); }
   __device__ __forceinline__ std::uint64_t k_operand() const { return ptx::advance(k_matrix_, k_.stage * C::kKvBytes); }
-  __device__ __forceinline__ std::uint64_t v_operand() const { return ptx::advance(v_matrix_, v_.stage * C::kKvBytes); }
+  __device__ __forceinline__ std::uint64_t v_operand() const { return ptx::advance(v_matrix_, v_.stage * C::kVBytes); }
 
   // The first tile of a block: there is nothing to overlap with yet.
   __device__ __forceinline__ void start_first_tile() {
@@ -160,11 +166,12 @@ class Consumer {
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>();
     ptx::pin(s_);
+    read_k_scale();
     release_k();
     if (j_ == first_) release_q();
     start_softmax();
     drop_weights();
-    to_operand<Element>(s_, weights_);
+    round_weights();
 #pragma unroll
     for (int i = 0; i < C::kHeadDim / 2; ++i) o_[i] = 0.f;  // for ptxas only; the first product overwrites it
     skip_values();
@@ -194,6 +201,10 @@ class Consumer {
     unmasked_last_ = max(key_range<C>(tile, p_, top).end, 0) / kBlockKv - 1;
     if constexpr (C::kRanged) unmasked_first_ = (key_range<C>(tile, p_, top + 63).begin + kBlockKv - 1) / kBlockKv;
     if constexpr (kStatistics) sampled_ = (query_tile<C>(tile) + tile.head) % p_.stats_stride == 0;
+    if constexpr (C::kFp8) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) q_unit_[r] = p_.fp8.q_unit[fp8_row(tile, min(tile.q0 + row_ + 8 * r, rows_end - 1))];
+    }
   }
 
   // If no row of this warpgroup sees the first key tile, the warpgroup releases the keys and passes its turn at once;
@@ -253,13 +264,17 @@ class Consumer {
 
   template <class More>
   __device__ __forceinline__ void walk_unmasked(More more) {
-    if (!kStatistics || sampled_) {
+    do {
+      int tiles = C::kFp8 ? kTilesOfSum : INT_MAX;
+      if (!kStatistics || sampled_) {
 #pragma unroll 1
-      for (; more(); --j_) step<false, kStatistics>();
-    } else {
+        for (; tiles > 0 && more(); --j_, --tiles) step<false, kStatistics>();
+      } else {
 #pragma unroll 1
-      for (; more(); --j_) step<false, false>();
-    }
+        for (; tiles > 0 && more(); --j_, --tiles) step<false, false>();
+      }
+      if (C::kFp8 && tiles == 0) flush_long_sum();
+    } while (C::kFp8 && more());
   }
 
   template <bool Masked, bool Statistics>
@@ -271,7 +286,7 @@ class Consumer {
     ptx::pin(s_);
     release_v();
     drop_weights();
-    to_operand<Element>(s_, weights_);
+    round_weights();
     if constexpr (!C::kTuning.rescale_under_qk) rescale();
   }
 
@@ -290,11 +305,11 @@ class Consumer {
     }
     ptx::mbarrier_wait(ptx::shared_address(&shared_.v_full[v_.stage]), v_.parity);
     ptx::wgmma_fence();
-    multiply_pv<C>(o_, weights_, v_operand(), keep_output_, [&] { pass_turn(); });
-    keep_output_ = 1;
+    issue_pv([&] { pass_turn(); });
     ptx::wgmma_commit();
     ptx::wgmma_wait<1>();
     ptx::pin(s_);
+    read_k_scale();
     release_k();
     give_back_queries();
     if (j_ == first_) release_q();
@@ -311,9 +326,11 @@ class Consumer {
     ptx::pin(o_);
     ptx::pin(s_);
     release_v();
+    add_long_sum();
+    has_long_sum_ = false;
     skip_values();
     drop_weights();
-    to_operand<Element>(s_, weights_);
+    round_weights();
   }
 
   __device__ __forceinline__ void finish_last() {
@@ -322,10 +339,11 @@ class Consumer {
     ptx::pin(o_);
     ptx::pin(weights_);
     ptx::wgmma_fence();
-    multiply_pv<C>(o_, weights_, v_operand(), keep_output_, [] {});
+    issue_pv([] {});
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>();
     ptx::pin(o_);
+    add_long_sum();
     // The output overwrites the queries, so all warps must be done with them. In finish_under_next() the wait for the
     // turn ensures that.
     if constexpr (C::kStagedOutput) ptx::named_barrier_sync(kOwnBarrier + index_, 128);
@@ -336,6 +354,7 @@ class Consumer {
   // One key tile of online softmax, in place: scores become weights.
   template <SoftmaxStep Step>
   __device__ __forceinline__ void softmax(bool mask) {
+    if constexpr (C::kFp8) return fp8_softmax<Step>(mask);
     if constexpr (C::kTerms == Terms::softcap && !Step.guarded) return capped_softmax<Step>();
     if constexpr (C::kLogits) scores_to_logits<Element, C::kTerms>(s_, coordinates(), p_);
     if constexpr (Step.guarded) {
@@ -357,6 +376,31 @@ class Consumer {
       if (p_.row_values[kEntropy].data || p_.row_values[kSumP2].data) rich_statistics(negated);
     }
     exponentials<Step>(s_, unit, negated, state_);
+  }
+
+  // The same in e4m3. Every key tile has a scale, so maxima are kept as logits, in units of log2. Weights are multiplied
+  // by 2^kFp8WeightBits, so that small ones keep their digits in e4m3.
+  template <SoftmaxStep Step>
+  __device__ __forceinline__ void fp8_softmax(bool mask) {
+    if constexpr (Step.guarded) {
+      if (mask) mask_tile();
+    }
+    const float unit[2] = {q_unit_[0] * k_scale_, q_unit_[1] * k_scale_};
+    float maximum[2], negated[2];
+    if constexpr (C::kTuning.integer_max && !Step.guarded) {
+      const float none[2] = {-INFINITY, -INFINITY};
+      row_maxima_above<C::kTuning.max_chains>(s_, none, maximum);
+    } else {
+      row_maxima<C::kTuning.max_chains>(s_, maximum);
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) maximum[r] *= unit[r];
+    advance_maxima<Step>(maximum, 1.f, state_, correction_, negated);
+    if constexpr (C::kTuning.order_after_max) scheduling_fence(negated[0], negated[1], fence_word_);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) negated[r] += kFp8WeightBits;
+    exponentials_of<Step, kBlockKv / 2, C::kPoly>(
+        s_, [&](float x, int r) { return fmaf(x, unit[r], negated[r]); }, state_);
   }
 
   // The same with a softcap and without a mask. The cap is monotonic, so the maxima are taken before it. If all scores
@@ -407,6 +451,55 @@ class Consumer {
     }
   }
 
+  // The weights of a tile as operand of P V.
+  __device__ __forceinline__ void round_weights() {
+    if constexpr (C::kFp8) {
+      to_e4m3_operand(s_, weights_);
+    } else {
+      to_operand<Element>(s_, weights_);
+    }
+  }
+
+  __device__ __forceinline__ void read_k_scale() {
+    if constexpr (C::kFp8) k_scale_ = shared_.k_scale[k_.stage];
+  }
+  // The index of a row of the sequence among the rows of Fp8Scales.
+  __device__ __forceinline__ std::int64_t fp8_row(const WorkTile& tile, int row) const {
+    const std::int64_t batch = p_.q_starts.data ? 0 : tile.sequence;
+    return (batch * p_.heads + tile.head) * p_.q_rows + tile.q_begin + row;
+  }
+
+  template <class Pass>
+  __device__ __forceinline__ void issue_pv(Pass pass) {
+    if constexpr (C::kFp8) {
+      multiply_pv_by_columns<C>(o_, weights_, v_operand(), keep_output_, pass);
+    } else {
+      multiply_pv<C>(o_, weights_, v_operand(), keep_output_, pass);
+    }
+    keep_output_ = 1;
+  }
+
+  // P V in e4m3 adds to its accumulators with few digits, so that the sums of long rows are taken in two levels: every
+  // kTilesOfSum key tiles the accumulators are added in f32 to sums in local memory, and begin anew.
+  static constexpr int kTilesOfSum = 8;
+  __device__ __forceinline__ void flush_long_sum() {
+    if constexpr (C::kFp8) {
+      add_long_sum();
+#pragma unroll
+      for (int i = 0; i < C::kHeadDim / 2; ++i) long_sum_[i] = o_[i];
+      has_long_sum_ = true;
+      long_sum_scale_[0] = long_sum_scale_[1] = 1.f;
+      keep_output_ = 0;
+    }
+  }
+  __device__ __forceinline__ void add_long_sum() {
+    if constexpr (C::kFp8) {
+      if (!has_long_sum_) return;
+#pragma unroll
+      for (int i = 0; i < C::kHeadDim / 2; ++i) o_[i] = fmaf(long_sum_[i], long_sum_scale_[i / 2 % 2], o_[i]);
+    }
+  }
+
   __device__ __forceinline__ void rescale() {
 #pragma unroll
     for (int i = 0; i < C::kHeadDim / 8; ++i) {
@@ -414,6 +507,10 @@ class Consumer {
       o_[4 * i + 1] *= correction_[0];
       o_[4 * i + 2] *= correction_[1];
       o_[4 * i + 3] *= correction_[1];
+    }
+    if constexpr (C::kFp8) {  // the sums in local memory are rescaled when they are read
+      long_sum_scale_[0] *= correction_[0];
+      long_sum_scale_[1] *= correction_[1];
     }
   }
 
@@ -444,7 +541,7 @@ class Consumer {
   // Rows of v past the end of a sequence hold another sequence's values or none at all, and 0 times such a value may be
   // NaN: they are set to 0. Every warpgroup writes the same zeros before its products.
   __device__ __forceinline__ void clear_past_end() {
-    if constexpr (C::kRanged) {
+    if constexpr (C::kRanged && !C::kFp8) {
       if (!p_.kv_lengths.data && !p_.q_starts.data) return;
       const int kept = max(0, read_tile(this_tile_).kv_visible - j_ * kBlockKv);
       if (kept >= kBlockKv) return;
@@ -464,6 +561,14 @@ class Consumer {
 
   __device__ __forceinline__ void store_tile(int buffer, const RowState& state, bool sampled) {
     const WorkTile tile = read_tile(buffer);
+    if constexpr (C::kFp8) {
+      return store_fp8_tile<C>(p_, tile, row_, state, sampled, o_, fp8_row(tile, tile.q0 + row_));
+    } else {
+      store_exact_tile(tile, buffer, state, sampled);
+    }
+  }
+  __device__ __forceinline__ void store_exact_tile(const WorkTile& tile, int buffer, const RowState& state,
+                                                   bool sampled) {
     const int batch = p_.q_starts.data ? 0 : tile.sequence;
     const float unit = C::kLogits ? 1.f : p_.scale_log2;
     const int rows_end = query_end<C>(tile);
@@ -536,7 +641,13 @@ class Consumer {
   float correction_[2];
   float o_[C::kHeadDim / 2];                // [64, head_dim] of the warpgroup
   float s_[C::kBlockKv / 2];                // [64, block_kv]: scores, then weights
-  std::uint32_t weights_[C::kBlockKv / 4];  // the weights as operand of P V
+  std::uint32_t weights_[C::kWeightRegisters];  // the weights as operand of P V
+
+  // e4m3 alone
+  float q_unit_[2], k_scale_;
+  bool has_long_sum_ = false;
+  float long_sum_scale_[2];
+  volatile float long_sum_[C::kFp8 ? C::kHeadDim / 2 : 1];  // volatile keeps it out of the registers
 };
 
 }  // namespace rootdk::cuda::hopper

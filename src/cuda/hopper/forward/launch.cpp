@@ -30,21 +30,28 @@ int heads_together(const ForwardCall& call) {
 
 }  // namespace
 
-void launch_forward(const ForwardCall& call, const ForwardChoice& choice) {
+int deal_tiles(const ForwardCall& call, const ForwardKernelHandle& kernel, int* tile_counter, ForwardParams& params) {
   const AttentionShape& s = call.shape;
-  const ForwardKernelHandle& kernel = choice.kernel;
-  const auto stream = static_cast<cudaStream_t>(call.execution.cuda.stream);
-
-  ForwardParams params = make_params(call);
   params.q_tiles = static_cast<int>((s.q_len + kernel.block_q - 1) / kernel.block_q);
   params.tiles = params.q_tiles * params.heads * params.sequences;
   params.heads_together = heads_together(call);
   const int blocks = std::min(params.tiles, device_traits(call.q.device.index).multiprocessors);
-  const bool in_shares = !choice.counts_tiles && blocks * bytes_of_head(s) <= kQuietShare;
+  const bool in_shares = !tile_counter && blocks * bytes_of_head(s) <= kQuietShare;
   if (in_shares) params.tile_share = (params.tiles + blocks - 1) / blocks;
-  if (choice.counts_tiles) params.tile_counter = static_cast<int*>(call.execution.cuda.workspace);
-  if (params.tile_counter) clear_tile_counter(params.tile_counter, stream, call.q.device.index);
+  params.tile_counter = tile_counter;
+  if (tile_counter) {
+    clear_tile_counter(tile_counter, static_cast<cudaStream_t>(call.execution.cuda.stream), call.q.device.index);
+  }
+  return blocks;
+}
 
+void launch_forward(const ForwardCall& call, const ForwardChoice& choice) {
+  const ForwardKernelHandle& kernel = choice.kernel;
+  const auto stream = static_cast<cudaStream_t>(call.execution.cuda.stream);
+
+  ForwardParams params = make_params(call);
+  int* const tile_counter = choice.counts_tiles ? static_cast<int*>(call.execution.cuda.workspace) : nullptr;
+  const int blocks = deal_tiles(call, kernel, tile_counter, params);
   ForwardMaps maps{.q = make_tensor_map(call.q, kernel.block_q, 64),
                    .k = make_tensor_map(call.k, kernel.block_kv, 64),
                    .v = make_tensor_map(call.v, kernel.block_kv, 64),

@@ -93,9 +93,9 @@ __device__ __forceinline__ void send_output(std::uint32_t rows, const ForwardMap
 
 // Stores one row with plain stores. The quad exchanges its parts first, so that every thread stores 16 contiguous
 // bytes, eight of each 32 columns.
-template <class C>
+template <class C, class Output>
 __device__ __forceinline__ void store_output_row(const std::uint32_t (&pairs)[C::kHeadDim / 8], bool exists,
-                                                 typename C::Element* row, const ForwardParams& p) {
+                                                 Output* row, const ForwardParams& p) {
   const int quad = threadIdx.x & 3;
 #pragma unroll
   for (int group = 0; group < C::kHeadDim / 32; ++group) {

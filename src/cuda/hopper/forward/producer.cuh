@@ -37,6 +37,7 @@ class Producer {
       keys = key_tiles<C>(tile, p_);
       hand_over_at = max(keys.first - 1, keys.last - kHandOverAfter);
       kv_begin_ = tile.kv_begin;
+      if constexpr (C::kFp8) first_block_ = p_.q_starts.data ? kv_begin_ / C::kBlockKv + tile.sequence : 0;
       kv_head_ = tile.head / p_.group;
       batch_ = batch_of(tile);
     }
@@ -66,7 +67,8 @@ class Producer {
     ptx::mbarrier_expect_bytes(full, C::kQBytes);  // also publishes the tile's description to the consumers
 #pragma unroll
     for (int panel = 0; panel < C::kPanels; ++panel) {
-      ptx::tma_load_4d(ptx::shared_address(shared_.q[q_.stage]) + panel * C::kQPanelBytes, &maps_.q, full, 64 * panel,
+      ptx::tma_load_4d(ptx::shared_address(shared_.q[q_.stage]) + panel * C::kQPanelBytes, &maps_.q, full,
+                       C::kPanelColumns * panel,
                        tile.q_begin + tile.q0, tile.head, batch_of(tile), ptx::kEvictFirst);
     }
     q_.advance();
@@ -75,11 +77,28 @@ class Producer {
   __device__ __forceinline__ int batch_of(const WorkTile& tile) const { return p_.q_starts.data ? 0 : tile.sequence; }
 
   __device__ __forceinline__ void load_k(int j) {
+    if constexpr (C::kFp8) {
+      const int block = (batch_ * p_.heads / p_.group + kv_head_) * p_.fp8.key_blocks + first_block_ + j;
+      const float scale = p_.fp8.k[block];  // asked for before the wait, which hides its latency
+      ptx::mbarrier_wait(ptx::shared_address(&shared_.k_empty[k_.stage]), k_.parity ^ 1);
+      shared_.k_scale[k_.stage] = scale;  // published with the barrier's expected bytes
+    }
     load(maps_.k, shared_.k[k_.stage], shared_.k_full[k_.stage], shared_.k_empty[k_.stage], k_.parity, j);
     k_.advance();
   }
   __device__ __forceinline__ void load_v(int j) {
-    load(maps_.v, shared_.v[v_.stage], shared_.v_full[v_.stage], shared_.v_empty[v_.stage], v_.parity, j);
+    if constexpr (C::kFp8) {
+      const std::uint32_t barrier = ptx::shared_address(&shared_.v_full[v_.stage]);
+      ptx::mbarrier_wait(ptx::shared_address(&shared_.v_empty[v_.stage]), v_.parity ^ 1);
+      ptx::mbarrier_expect_bytes(barrier, C::kVBytes);
+#pragma unroll
+      for (int panel = 0; panel < C::kBlockKv / C::kVPanelKeys; ++panel) {
+        ptx::tma_load_4d(ptx::shared_address(shared_.v[v_.stage]) + panel * C::kHeadDim * C::kVPanelKeys, &maps_.v, barrier,
+                         (first_block_ + j) * C::kBlockKv + C::kVPanelKeys * panel, 0, kv_head_, batch_, ptx::kEvictLast);
+      }
+    } else {
+      load(maps_.v, shared_.v[v_.stage], shared_.v_full[v_.stage], shared_.v_empty[v_.stage], v_.parity, j);
+    }
     v_.advance();
   }
 
@@ -90,8 +109,8 @@ class Producer {
     ptx::mbarrier_expect_bytes(barrier, C::kKvBytes);
 #pragma unroll
     for (int panel = 0; panel < C::kPanels; ++panel) {
-      ptx::tma_load_4d(ptx::shared_address(buffer) + panel * C::kKvPanelBytes, &map, barrier, 64 * panel,
-                       kv_begin_ + j * C::kBlockKv, kv_head_, batch_, ptx::kEvictLast);
+      ptx::tma_load_4d(ptx::shared_address(buffer) + panel * C::kKvPanelBytes, &map, barrier,
+                       C::kPanelColumns * panel, kv_begin_ + j * C::kBlockKv, kv_head_, batch_, ptx::kEvictLast);
     }
   }
 
@@ -103,6 +122,7 @@ class Producer {
   Ring<C::kTileBuffers> tile_ring_;
   int handed_tile_ = 0;                         // of the tile handed over last
   int kv_begin_ = 0, kv_head_ = 0, batch_ = 0;  // of the tile whose keys load
+  int first_block_ = 0;                         // e4m3: the sequence's first block of keys
   Ring<C::kStages> k_, v_;
 };
 

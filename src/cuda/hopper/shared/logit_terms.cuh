@@ -61,16 +61,19 @@ __device__ __forceinline__ int columns_below(int x) {
 // each column with both ends would cost two more instructions a score, on the unit that also computes the maxima.
 template <int N>
 __device__ __forceinline__ void mask_outside(float (&s)[N], const int (&begin)[2], const int (&end)[2], int column) {
-  static_assert(N / 2 <= 32);
-  std::uint32_t seen[2];
+  constexpr int kWords = (N / 2 + 31) / 32;  // of 32 columns, that is 128 keys
+  std::uint32_t seen[2][kWords];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const int first = columns_below(begin[r] - column);
-    seen[r] = ptx::bit_mask(first, max(0, columns_below(end[r] - column) - first));
+#pragma unroll
+    for (int word = 0; word < kWords; ++word) {
+      const int first = columns_below(begin[r] - column - 128 * word);
+      seen[r][word] = ptx::bit_mask(first, max(0, columns_below(end[r] - column - 128 * word) - first));
+    }
   }
   for_each_score(s, [&](float& x, int r, int offset) {
-    const std::uint32_t bit = 1u << (offset / 8 * 2 + offset % 8);
-    x = ptx::unless_masked(x, seen[r], bit);
+    const int index = offset / 8 * 2 + offset % 8;
+    x = ptx::unless_masked(x, seen[r][index / 32], 1u << (index % 32));
   });
 }
 template <int N>

@@ -56,6 +56,17 @@ struct LogitTerms {
 // The statistics of a row. An index, so that each thread of a row can store one.
 enum RowValue { kLse, kMaxLogit, kMaxWeight, kEntropy, kSumP2, kRowValues };
 
+// Attention in e4m3: what turns products of e4m3 numbers into logits and outputs. `batch` is 1 for packed sequences.
+struct Fp8Scales {
+  const float* q_unit = nullptr;   // [batch, heads, q_rows]: the row's scale times scale_log2; null: not e4m3
+  const float* q_shift = nullptr;  // [batch, heads, q_rows]: what the mean key adds to all logits of the row, in log2
+  const float* k = nullptr;        // [batch, kv_heads, key_blocks]
+  const float* v = nullptr;        // [sequences, kv_heads, head_dim of the kernel]
+  const float* v_mean = nullptr;   // the same: what was taken off v
+  int key_blocks = 0;              // of 128 keys; those of packed sequence s begin at kv_begin / 128 + s
+  bool out_f16 = false;            // else bf16
+};
+
 struct ForwardParams {
   DeviceTensor out;
   DeviceTensor q, k, v;                 // the tensors behind the maps
@@ -74,6 +85,7 @@ struct ForwardParams {
 
   float scale = 1, scale_log2 = 1;  // logit = scale * score; scale_log2 = scale * log2(e)
   DeviceVector<float> sinks;
+  Fp8Scales fp8;
   LogitTerms terms;
 
   int q_tiles = 0;              // query tiles of the longest sequence

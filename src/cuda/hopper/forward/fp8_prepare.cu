@@ -1,0 +1,368 @@
+#include "cuda/hopper/forward/fp8_prepare.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cmath>
+
+#include "cuda/hopper/shared/fp8_layout.h"
+#include "cuda/hopper/shared/work_tiles.cuh"
+#include "cuda/launch/kernel.h"
+#include "cuda/ptx/arithmetic.cuh"
+
+namespace rootdk::cuda::hopper {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kChunk = 256;  // keys of which one block takes sums and maxima
+constexpr int kVector = 8;   // columns of a thread
+constexpr int kQueries = 128;  // queries of a block of quantize_kernel
+constexpr int kMostKeys = 256;  // of a tile
+
+struct Prepared {
+  std::uint8_t *q, *k, *v;
+  float *q_unit, *q_shift, *k_scale, *v_scale, *mean_key, *mean_value;
+  float4* partials;
+  int head_dim;  // of the kernel; columns past those of the tensors are zeros
+  int block_kv, key_blocks, chunks;
+};
+
+__device__ __forceinline__ float to_float(__half x) { return __half2float(x); }
+__device__ __forceinline__ float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
+
+// Eight columns of a row, zeros past `columns`.
+template <class Element>
+__device__ __forceinline__ void load_vector(const DeviceTensor& t, int batch, int head, int row, int column,
+                                            int columns, float (&x)[kVector]) {
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) x[i] = 0.f;
+  if (column >= columns) return;
+  const Element* from = static_cast<const Element*>(t.data) + batch * t.batch_stride + head * t.head_stride +
+                        row * t.row_stride + column;
+  alignas(16) Element raw[kVector];
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(raw)) / 16; ++i) {
+    reinterpret_cast<int4*>(raw)[i] = __ldg(reinterpret_cast<const int4*>(from) + i);
+  }
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) x[i] = to_float(raw[i]);
+}
+
+__device__ __forceinline__ float finite_magnitude(float x) { return isfinite(x) ? fabsf(x) : 0.f; }
+
+// What x is multiplied by so that `largest` becomes the largest e4m3 number, and its inverse.
+struct Fp8Scale {
+  float multiplier, scale;
+};
+__device__ __forceinline__ Fp8Scale fp8_scale(float largest) {
+  if (largest < 1e-30f) return {1.f, 1.f};
+  return {kFp8Largest / largest, largest / kFp8Largest};
+}
+
+// e4m3 has no infinity: what is not finite becomes NaN.
+__device__ __forceinline__ float scaled(float x, float multiplier) { return isfinite(x) ? x * multiplier : NAN; }
+
+__device__ __forceinline__ uint2 pack8(const float (&x)[kVector]) {
+  return make_uint2(ptx::pack_e4m3(x[0], x[1], x[2], x[3]), ptx::pack_e4m3(x[4], x[5], x[6], x[7]));
+}
+
+// One sequence's rows in the tensors.
+struct Rows {
+  int batch, q_begin, q_len, kv_begin, kv_len;
+};
+__device__ __forceinline__ Rows rows_of(const ForwardParams& p, int sequence) {
+  if (p.q_starts.data) {
+    const PackedRows q = packed_rows(p.q_starts, sequence, p.q_rows), kv = packed_rows(p.kv_starts, sequence, p.kv_rows);
+    return {0, q.begin, q.len, kv.begin, kv.len};
+  }
+  return {sequence, 0, p.q_len, 0, p.kv_lengths.data ? visible_keys(p, sequence) : p.kv_len};
+}
+
+// What is known of one column of k and v over some keys. Values that are not finite do not count.
+__device__ __forceinline__ float4 empty_column() { return make_float4(0.f, 0.f, INFINITY, -INFINITY); }
+__device__ __forceinline__ float4 join(const float4& a, const float4& b) {  // sum of k, of v; least and largest v
+  return make_float4(a.x + b.x, a.y + b.y, fminf(a.z, b.z), fmaxf(a.w, b.w));
+}
+
+// Columns over kChunk keys.
+template <class Element>
+__global__ void __launch_bounds__(kThreads) reduce_kernel(const ForwardParams p, const Prepared to) {
+  __shared__ float4 columns[kThreads * kVector];
+  const int chunk = blockIdx.x, head = blockIdx.y, sequence = blockIdx.z;
+  const Rows rows = rows_of(p, sequence);
+  const int vectors = to.head_dim / kVector, lanes = kThreads / vectors;  // rows that are loaded at the same time
+  const int lane = threadIdx.x / vectors, column = threadIdx.x % vectors * kVector;
+  float4 found[kVector];
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) found[i] = empty_column();
+  if (lane < lanes) {
+    const int end = min(rows.kv_len, (chunk + 1) * kChunk);
+    for (int key = chunk * kChunk + lane; key < end; key += lanes) {
+      float k[kVector], v[kVector];
+      load_vector<Element>(p.k, rows.batch, head, rows.kv_begin + key, column, p.head_dim, k);
+      load_vector<Element>(p.v, rows.batch, head, rows.kv_begin + key, column, p.value_dim, v);
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) {
+        const bool finite = isfinite(v[i]);
+        found[i] = join(found[i], make_float4(isfinite(k[i]) ? k[i] : 0.f, finite ? v[i] : 0.f,
+                                              finite ? v[i] : INFINITY, finite ? v[i] : -INFINITY));
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) columns[lane * to.head_dim + column + i] = found[i];
+  }
+  __syncthreads();
+  if (static_cast<int>(threadIdx.x) >= to.head_dim) return;
+  float4 total = empty_column();
+  for (int i = 0; i < lanes; ++i) total = join(total, columns[i * to.head_dim + threadIdx.x]);
+  const std::int64_t at =
+      ((static_cast<std::int64_t>(sequence) * gridDim.y + head) * to.chunks + chunk) * to.head_dim + threadIdx.x;
+  to.partials[at] = total;
+}
+
+// The mean key, the mean value and the scales of v. One thread a column; the chunks are added in order.
+__global__ void finish_kernel(const ForwardParams p, const Prepared to) {
+  const int head = blockIdx.x, sequence = blockIdx.y;
+  const Rows rows = rows_of(p, sequence);
+  const std::int64_t plane = static_cast<std::int64_t>(sequence) * gridDim.x + head;
+  const int chunks = (rows.kv_len + kChunk - 1) / kChunk;
+  float4 total = empty_column();
+#pragma unroll 8
+  for (int chunk = 0; chunk < chunks; ++chunk) {
+    total = join(total, to.partials[(plane * to.chunks + chunk) * to.head_dim + threadIdx.x]);
+  }
+  const float keys = static_cast<float>(max(rows.kv_len, 1));
+  const float mean_value = total.y / keys;
+  const float largest = fmaxf(fmaxf(total.w - mean_value, mean_value - total.z), 0.f);  // -inf: no finite value
+  const std::int64_t at = plane * to.head_dim + threadIdx.x;
+  to.mean_key[at] = total.x / keys;
+  to.mean_value[at] = mean_value;
+  to.v_scale[at] = fp8_scale(largest).scale;
+}
+
+// The largest over the lanes of a warp that share a row, and their sum. Lanes: a power of two.
+__device__ __forceinline__ float lanes_max(float x, int lanes) {
+  for (int width = lanes / 2; width > 0; width /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, width));
+  return x;
+}
+__device__ __forceinline__ float lanes_sum(float x, int lanes) {
+  for (int width = lanes / 2; width > 0; width /= 2) x += __shfl_xor_sync(0xffffffffu, x, width);
+  return x;
+}
+
+// 128 queries of a head: each row has a scale.
+template <class Element>
+__device__ void quantize_queries(const ForwardParams& p, const Prepared& to, const Rows& rows, int sequence, int head,
+                                 int block) {
+  const int lanes = to.head_dim <= 64 ? 8 : to.head_dim <= 128 ? 16 : 32;
+  const int column = threadIdx.x % lanes * kVector;
+  float mean[kVector] = {};
+  if (column < to.head_dim) {
+    const std::int64_t plane = static_cast<std::int64_t>(sequence) * (p.heads / p.group) + head / p.group;
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) mean[i] = to.mean_key[plane * to.head_dim + column + i];
+  }
+  for (int first = 0; first < kQueries; first += kThreads / lanes) {
+    const int row = block * kQueries + first + static_cast<int>(threadIdx.x) / lanes;
+    const bool exists = row < rows.q_len;
+    float x[kVector];
+    load_vector<Element>(p.q, rows.batch, head, rows.q_begin + (exists ? row : 0), column, p.head_dim, x);
+    float largest = 0.f, shift = 0.f;
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) {
+      largest = fmaxf(largest, finite_magnitude(x[i]));
+      shift = fmaf(x[i], mean[i], shift);
+    }
+    const Fp8Scale scale = fp8_scale(lanes_max(largest, lanes));
+    shift = lanes_sum(shift, lanes);
+    if (!exists) continue;
+    const std::int64_t at = (static_cast<std::int64_t>(rows.batch) * p.heads + head) * p.q_rows + rows.q_begin + row;
+    if (column == 0) {
+      to.q_unit[at] = scale.scale * p.scale_log2;
+      to.q_shift[at] = shift * p.scale_log2;
+    }
+    if (column >= to.head_dim) continue;
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) x[i] = scaled(x[i], scale.multiplier);
+    *reinterpret_cast<uint2*>(to.q + at * to.head_dim + column) = pack8(x);
+  }
+}
+
+// A tile of keys of a head, less the mean key: one scale.
+template <class Element>
+__device__ void quantize_keys(const ForwardParams& p, const Prepared& to, const Rows& rows, int sequence, int head,
+                              int block, int first_block) {
+  __shared__ float warp_maxima[kThreads / 32];
+  const int kv_heads = p.heads / p.group;
+  const int vectors = to.head_dim / kVector;
+  const float* mean = to.mean_key + (static_cast<std::int64_t>(sequence) * kv_heads + head) * to.head_dim;
+  const int keys = min(to.block_kv, rows.kv_len - block * to.block_kv);
+  const auto centred = [&](int at, float(&x)[kVector]) {
+    const int key = block * to.block_kv + at / vectors, column = at % vectors * kVector;
+    load_vector<Element>(p.k, rows.batch, head, rows.kv_begin + key, column, p.head_dim, x);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) x[i] -= mean[column + i];
+  };
+  float largest = 0.f;
+  for (int at = threadIdx.x; at < keys * vectors; at += kThreads) {
+    float x[kVector];
+    centred(at, x);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) largest = fmaxf(largest, finite_magnitude(x[i]));
+  }
+  largest = lanes_max(largest, 32);
+  if (threadIdx.x % 32 == 0) warp_maxima[threadIdx.x / 32] = largest;
+  __syncthreads();
+  for (int warp = 0; warp < kThreads / 32; ++warp) largest = fmaxf(largest, warp_maxima[warp]);
+  const Fp8Scale scale = fp8_scale(largest);
+  const std::int64_t plane = static_cast<std::int64_t>(rows.batch) * kv_heads + head;
+  if (threadIdx.x == 0) to.k_scale[plane * to.key_blocks + first_block + block] = scale.scale;
+  for (int at = threadIdx.x; at < keys * vectors; at += kThreads) {
+    float x[kVector];
+    centred(at, x);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) x[i] = scaled(x[i], scale.multiplier);
+    const int key = rows.kv_begin + block * to.block_kv + at / vectors;
+    *reinterpret_cast<uint2*>(to.k + (plane * p.kv_rows + key) * to.head_dim + at % vectors * kVector) = pack8(x);
+  }
+}
+
+// A tile of values of a head, transposed: [column][key], keys in the order of fp8_key_position(). Keys past the end are zeros.
+template <class Element>
+__device__ void quantize_values(const ForwardParams& p, const Prepared& to, const Rows& rows, int sequence, int head,
+                                int block, int first_block) {
+  constexpr int kPitch = kMostKeys + 4;  // other banks for neighbouring columns
+  __shared__ std::uint8_t turned[128 * kPitch];
+  const int kv_heads = p.heads / p.group;
+  const std::int64_t columns_at = (static_cast<std::int64_t>(sequence) * kv_heads + head) * to.head_dim;
+  const float *scales = to.v_scale + columns_at, *mean = to.mean_value + columns_at;
+  const std::int64_t plane = static_cast<std::int64_t>(rows.batch) * kv_heads + head;
+  for (int part = 0; part < to.head_dim; part += 128) {  // columns at a time
+    const int columns = min(128, to.head_dim - part), vectors = columns / kVector;
+    __syncthreads();
+    for (int at = threadIdx.x; at < to.block_kv * vectors; at += kThreads) {
+      const int key = at / vectors, column = at % vectors * kVector;
+      float x[kVector] = {};
+      const bool exists = block * to.block_kv + key < rows.kv_len;
+      if (exists) {
+        load_vector<Element>(p.v, rows.batch, head, rows.kv_begin + block * to.block_kv + key, part + column, p.value_dim, x);
+      }
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) {
+        x[i] = exists ? scaled(x[i] - mean[part + column + i], 1.f / scales[part + column + i]) : 0.f;
+      }
+      const uint2 packed = pack8(x);
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) {
+        turned[(column + i) * kPitch + fp8_key_position(key)] =
+            static_cast<std::uint8_t>((i < 4 ? packed.x : packed.y) >> (8 * (i % 4)));
+      }
+    }
+    __syncthreads();
+    for (int at = threadIdx.x; at < columns * (to.block_kv / 4); at += kThreads) {
+      const int column = at / (to.block_kv / 4), word = at % (to.block_kv / 4);
+      const std::uint32_t four = *reinterpret_cast<const std::uint32_t*>(turned + column * kPitch + 4 * word);
+      const std::int64_t row = (plane * to.head_dim + part + column) * to.key_blocks + first_block + block;
+      *reinterpret_cast<std::uint32_t*>(to.v + row * to.block_kv + 4 * word) = four;
+    }
+  }
+}
+
+// Blocks of 128 rows: x counts those of queries, then those of keys and values.
+template <class Element>
+__global__ void __launch_bounds__(kThreads) quantize_kernel(const ForwardParams p, const Prepared to, int q_blocks) {
+  const int sequence = blockIdx.z, head = blockIdx.y;
+  const Rows rows = rows_of(p, sequence);
+  const int block = blockIdx.x;
+  if (block < q_blocks) {
+    if (block * kQueries < rows.q_len) quantize_queries<Element>(p, to, rows, sequence, head, block);
+    return;
+  }
+  if (head >= p.heads / p.group) return;
+  const int key_block = block - q_blocks;
+  if (key_block > 0 && key_block * to.block_kv >= rows.kv_len) return;  // a row without keys still loads one tile
+  const int first_block = p.q_starts.data ? rows.kv_begin / to.block_kv + sequence : 0;
+  quantize_keys<Element>(p, to, rows, sequence, head, key_block, first_block);
+  quantize_values<Element>(p, to, rows, sequence, head, key_block, first_block);
+}
+
+int blocks_of(std::int64_t rows, int block) { return static_cast<int>((rows + block - 1) / block); }
+
+template <class Element>
+void launch(const ForwardCall& call, const ForwardParams& params, const Prepared& to) {
+  const auto stream = static_cast<cudaStream_t>(call.execution.cuda.stream);
+  const auto kv_heads = static_cast<unsigned>(call.shape.kv_heads), heads = static_cast<unsigned>(call.shape.heads),
+             sequences = static_cast<unsigned>(call.shape.batch);
+  const KernelLaunch common{
+      .name = "the preparation of e4m3", .block = dim3(kThreads), .stream = stream, .device = call.q.device.index};
+  KernelLaunch reduce = common;
+  reduce.function = reinterpret_cast<const void*>(&reduce_kernel<Element>);
+  reduce.grid = dim3(static_cast<unsigned>(to.chunks), kv_heads, sequences);
+  launch_kernel(reduce, params, to);
+  KernelLaunch finish = common;
+  finish.function = reinterpret_cast<const void*>(&finish_kernel);
+  finish.grid = dim3(kv_heads, sequences);
+  finish.block = dim3(static_cast<unsigned>(to.head_dim));
+  launch_kernel(finish, params, to);
+  KernelLaunch quantize = common;
+  const int q_blocks = blocks_of(call.shape.q_len, kQueries);
+  quantize.function = reinterpret_cast<const void*>(&quantize_kernel<Element>);
+  quantize.grid = dim3(static_cast<unsigned>(q_blocks + blocks_of(call.shape.kv_len, to.block_kv)), heads, sequences);
+  launch_kernel(quantize, params, to, q_blocks);
+}
+
+}  // namespace
+
+Fp8Workspace fp8_workspace(const ForwardCall& call, int head_dim, int block_kv) {
+  const AttentionShape& s = call.shape;
+  const std::int64_t batch = s.packed ? 1 : s.batch, q_rows = call.q.size(2), kv_rows = call.k.size(2);
+  Fp8Workspace w;
+  w.head_dim = head_dim;
+  w.block_kv = block_kv;
+  w.key_blocks = s.packed ? static_cast<int>(kv_rows / block_kv + s.batch + 1) : blocks_of(s.kv_len, block_kv);
+  w.chunks = blocks_of(s.kv_len, kChunk);
+  const auto take = [&](std::int64_t bytes) {
+    const std::size_t at = w.bytes;
+    w.bytes += (static_cast<std::size_t>(bytes) + 255) / 256 * 256;
+    return at;
+  };
+  const std::int64_t planes = s.batch * s.kv_heads;
+  w.tile_counter = take(sizeof(int));
+  w.q = take(batch * s.heads * q_rows * head_dim);
+  w.k = take(batch * s.kv_heads * kv_rows * head_dim);
+  w.v = take(batch * s.kv_heads * w.key_blocks * block_kv * head_dim);
+  w.q_unit = take(batch * s.heads * q_rows * 4);
+  w.q_shift = take(batch * s.heads * q_rows * 4);
+  w.k_scale = take(batch * s.kv_heads * w.key_blocks * 4);
+  w.v_scale = take(planes * head_dim * 4);
+  w.mean_key = take(planes * head_dim * 4);
+  w.mean_value = take(planes * head_dim * 4);
+  w.partials = take(planes * w.chunks * head_dim * 16);
+  return w;
+}
+
+void prepare_fp8(const ForwardCall& call, const ForwardParams& params, const Fp8Workspace& at) {
+  auto* const base = static_cast<std::uint8_t*>(call.execution.cuda.workspace);
+  const auto floats = [&](std::size_t offset) { return reinterpret_cast<float*>(base + offset); };
+  const Prepared to{.q = base + at.q,
+                    .k = base + at.k,
+                    .v = base + at.v,
+                    .q_unit = floats(at.q_unit),
+                    .q_shift = floats(at.q_shift),
+                    .k_scale = floats(at.k_scale),
+                    .v_scale = floats(at.v_scale),
+                    .mean_key = floats(at.mean_key),
+                    .mean_value = floats(at.mean_value),
+                    .partials = reinterpret_cast<float4*>(base + at.partials),
+                    .head_dim = at.head_dim,
+                    .block_kv = at.block_kv,
+                    .key_blocks = at.key_blocks,
+                    .chunks = at.chunks};
+  if (call.q.dtype == DType::bf16) {
+    launch<__nv_bfloat16>(call, params, to);
+  } else {
+    launch<__half>(call, params, to);
+  }
+}
+
+}  // namespace rootdk::cuda::hopper

@@ -2,7 +2,7 @@
 
 // The conformance grid of attention in e4m3 (rootdk/fp8.h): every case with the dot score, against the reference.
 //
-//     TEST(Sm90, Fp8) { expect_fp8_conformance({.name = "sm90_fp8", .memory = &memory}, DType::bf16); }
+//     TEST(Sm90, Fp8) { expect_fp8_conformance({.name = "sm90", .memory = &memory}, DType::bf16); }
 
 #include "conformance/conformance.h"
 

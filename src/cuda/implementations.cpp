@@ -21,7 +21,10 @@ std::span<const Fp8ForwardImplementation> fp8_forward_implementations() {
   static const std::array all = {hopper::fp8_forward()};
   return all;
 }
-std::span<const Fp8BackwardImplementation> fp8_backward_implementations() { return {}; }
+std::span<const Fp8BackwardImplementation> fp8_backward_implementations() {
+  static const std::array all = {hopper::fp8_backward()};
+  return all;
+}
 std::span<const QuantizeImplementation> quantize_implementations() { return {}; }
 
 }  // namespace rootdk::cuda

@@ -73,7 +73,8 @@ TEST(Includes, RoomsLookOnlyWhereTheyMay) {
 // attention() asks decode whether it is one.
 TEST(Includes, HopperPassesKnowOnlyWhatTheyShare) {
   static const std::map<std::string, std::set<std::string>> kPasses = {
-      {"shared", {}}, {"forward", {"shared"}}, {"decode", {"shared"}}, {"backward", {"shared"}}};
+      {"shared", {}}, {"forward", {"shared"}}, {"decode", {"shared"}}, {"backward", {"shared"}},
+      {"fp8", {"shared", "forward"}}};
   const fs::path hopper = fs::path(ROOTDK_SOURCE_DIR) / "src/cuda/hopper";
   int checked = 0;
   for (const auto& [pass, others] : kPasses) {

@@ -12,6 +12,7 @@ namespace rootdk::cuda::hopper {
 const ForwardImplementation& forward();
 const BackwardImplementation& backward();
 const Fp8ForwardImplementation& fp8_forward();
+const Fp8BackwardImplementation& fp8_backward();
 const AttendImplementation& attend();
 
 }  // namespace rootdk::cuda::hopper

@@ -14,19 +14,6 @@ __device__ __forceinline__ float exp2_approximate(float x) {
   return y;
 }
 
-// 2^x without the special function unit, for x below 128: relative error 1e-4. The integer part of x goes to the exponent,
-// a polynomial of degree 3 computes 2 to the rest.
-__device__ __forceinline__ float exp2_on_fma(float x) {
-  constexpr float kRound = 12582912.f;  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
-  const float bounded = fmaxf(x, -120.f);
-  const float shifted = bounded + kRound;
-  const float rest = bounded - (shifted - kRound);  // -0.5 .. 0.5
-  float y = fmaf(rest, 0.055484f, 0.240153f);
-  y = fmaf(y, rest, 0.6931472f);
-  y = fmaf(y, rest, 1.f);
-  return __int_as_float(__float_as_int(y) + (__float_as_int(shifted) << 23));
-}
-
 // log2(x), absolute error 2^-22 near 1; -inf for 0 and below the smallest normal number.
 __device__ __forceinline__ float log2_approximate(float x) {
   float y;

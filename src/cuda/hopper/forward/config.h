@@ -75,7 +75,7 @@ struct ForwardConfig {
   static constexpr bool kSampled =
       Which == Variant::sampled || Which == Variant::full_sampled || Which == Variant::brief_sampled;
 
-  static constexpr bool kFp8 = false, kTurns = true;  // see fp8_config.h
+  static constexpr bool kFp8 = false, kTurns = true;            // see ../fp8/config.h
   static constexpr int kWeightRegisters = kShape.block_kv / 4;  // a thread's weights as operand of P V
 
   static constexpr int kHeadDim = HeadDim;  // of q, k and v; smaller ones are padded with zeros by the copy engine

@@ -146,10 +146,12 @@ class Consumer {
     v_.advance();
   }
 
-  __device__ __forceinline__ void wait_turn() { if constexpr (C::kTurns) ptx::named_barrier_sync(kTurnBarrier + index_, 256); }
+  __device__ __forceinline__ void wait_turn() {
+    if constexpr (C::kTurns) ptx::named_barrier_sync(kTurnBarrier + index_, 256);
+  }
   __device__ __forceinline__ void pass_turn() {
     if constexpr (C::kTurns)
-    ptx::named_barrier_arrive(kTurnBarrier + (index_ + 1 == C::kConsumers ? 0 : index_ + 1), 256);
+      ptx::named_barrier_arrive(kTurnBarrier + (index_ + 1 == C::kConsumers ? 0 : index_ + 1), 256);
   }
 
   __device__ __forceinline__ std::uint64_t q_operand() const { return ptx::advance(q_matrix_, q_.stage * C::kQBytes); }
@@ -378,8 +380,8 @@ class Consumer {
     exponentials<Step>(s_, unit, negated, state_);
   }
 
-  // The same in e4m3. Every key tile has a scale, so maxima are kept as logits, in units of log2. Weights are multiplied
-  // by 2^kFp8WeightBits, so that small ones keep their digits in e4m3.
+  // The same in e4m3. Every key tile has a scale, so maxima are kept as logits, in units of log2. Weights are
+  // multiplied by 2^kFp8WeightBits, so that small ones keep their digits in e4m3.
   template <SoftmaxStep Step>
   __device__ __forceinline__ void fp8_softmax(bool mask) {
     if constexpr (Step.guarded) {
@@ -399,7 +401,7 @@ class Consumer {
     if constexpr (C::kTuning.order_after_max) scheduling_fence(negated[0], negated[1], fence_word_);
 #pragma unroll
     for (int r = 0; r < 2; ++r) negated[r] += kFp8WeightBits;
-    exponentials_of<Step, kBlockKv / 2, C::kPoly>(
+    exponentials_of<Step>(
         s_, [&](float x, int r) { return fmaf(x, unit[r], negated[r]); }, state_);
   }
 
@@ -639,8 +641,8 @@ class Consumer {
   bool sampled_ = true;
   RowState state_;
   float correction_[2];
-  float o_[C::kHeadDim / 2];                // [64, head_dim] of the warpgroup
-  float s_[C::kBlockKv / 2];                // [64, block_kv]: scores, then weights
+  float o_[C::kHeadDim / 2];                    // [64, head_dim] of the warpgroup
+  float s_[C::kBlockKv / 2];                    // [64, block_kv]: scores, then weights
   std::uint32_t weights_[C::kWeightRegisters];  // the weights as operand of P V
 
   // e4m3 alone

@@ -14,7 +14,8 @@
 
 namespace rootdk::cuda::hopper {
 
-// The sums of a row, whose weights were multiplied by 2^kFp8WeightBits. `shift` is what the mean key adds to its logits.
+// The sums of a row, whose weights were multiplied by 2^kFp8WeightBits. `shift` is what the mean key adds to its
+// logits.
 template <class C>
 __device__ __forceinline__ RowSums fp8_row_sums(const RowState& state, int r, float shift) {
   constexpr float kUndo = 1.f / 256.f;
@@ -26,8 +27,8 @@ __device__ __forceinline__ RowSums fp8_row_sums(const RowState& state, int r, fl
           .b = C::kSampled ? quad_sum(state.b[r]) * (kUndo * kUndo) : 0.f};
 }
 
-// `factor` turns sums of weights times values into the output, `mass` is what the row's weights sum to: less than 1 with
-// a sink. `columns` is where the thread's first column is among the columns of Fp8Scales.
+// `factor` turns sums of weights times values into the output, `mass` is what the row's weights sum to: less than 1
+// with a sink. `columns` is where the thread's first column is among the columns of Fp8Scales.
 template <class C, class Output>
 __device__ __forceinline__ void store_fp8_row(const float (&o)[C::kHeadDim / 2], int r, float factor, float mass,
                                               std::int64_t columns, bool exists, Output* row, const ForwardParams& p) {

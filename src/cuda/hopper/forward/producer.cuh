@@ -68,8 +68,7 @@ class Producer {
 #pragma unroll
     for (int panel = 0; panel < C::kPanels; ++panel) {
       ptx::tma_load_4d(ptx::shared_address(shared_.q[q_.stage]) + panel * C::kQPanelBytes, &maps_.q, full,
-                       C::kPanelColumns * panel,
-                       tile.q_begin + tile.q0, tile.head, batch_of(tile), ptx::kEvictFirst);
+                       C::kPanelColumns * panel, tile.q_begin + tile.q0, tile.head, batch_of(tile), ptx::kEvictFirst);
     }
     q_.advance();
   }
@@ -93,8 +92,9 @@ class Producer {
       ptx::mbarrier_expect_bytes(barrier, C::kVBytes);
 #pragma unroll
       for (int panel = 0; panel < C::kBlockKv / C::kVPanelKeys; ++panel) {
-        ptx::tma_load_4d(ptx::shared_address(shared_.v[v_.stage]) + panel * C::kHeadDim * C::kVPanelKeys, &maps_.v, barrier,
-                         (first_block_ + j) * C::kBlockKv + C::kVPanelKeys * panel, 0, kv_head_, batch_, ptx::kEvictLast);
+        ptx::tma_load_4d(ptx::shared_address(shared_.v[v_.stage]) + panel * C::kHeadDim * C::kVPanelKeys, &maps_.v,
+                         barrier, (first_block_ + j) * C::kBlockKv + C::kVPanelKeys * panel, 0, kv_head_, batch_,
+                         ptx::kEvictLast);
       }
     } else {
       load(maps_.v, shared_.v[v_.stage], shared_.v_full[v_.stage], shared_.v_empty[v_.stage], v_.parity, j);
@@ -109,8 +109,8 @@ class Producer {
     ptx::mbarrier_expect_bytes(barrier, C::kKvBytes);
 #pragma unroll
     for (int panel = 0; panel < C::kPanels; ++panel) {
-      ptx::tma_load_4d(ptx::shared_address(buffer) + panel * C::kKvPanelBytes, &map, barrier,
-                       C::kPanelColumns * panel, kv_begin_ + j * C::kBlockKv, kv_head_, batch_, ptx::kEvictLast);
+      ptx::tma_load_4d(ptx::shared_address(buffer) + panel * C::kKvPanelBytes, &map, barrier, C::kPanelColumns * panel,
+                       kv_begin_ + j * C::kBlockKv, kv_head_, batch_, ptx::kEvictLast);
     }
   }
 

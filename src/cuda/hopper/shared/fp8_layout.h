@@ -6,7 +6,7 @@
 
 namespace rootdk::cuda::hopper {
 
-inline constexpr float kFp8Largest = 448.f;  // of e4m3
+inline constexpr float kFp8Largest = 448.f;   // of e4m3
 inline constexpr float kFp8WeightBits = 8.f;  // weights are multiplied by 2^8 before they are rounded
 
 // Where v has a key inside its block: P V takes the weights in the order in which a thread's accumulators hold them.

@@ -12,8 +12,8 @@ namespace rootdk::cuda::hopper {
 // Bytes from one group of 8 rows to the next, under the 128-byte swizzle.
 inline constexpr std::uint32_t kRowGroupBytes = 1024;
 
-// s[64, block_kv] = q k^T. Columns of both are contiguous: an instruction multiplies 32 bytes of a 128-byte row, and the
-// next 128 bytes of columns are in the next panel.
+// s[64, block_kv] = q k^T. Columns of both are contiguous: an instruction multiplies 32 bytes of a 128-byte row, and
+// the next 128 bytes of columns are in the next panel.
 template <class C>
 __device__ __forceinline__ void multiply_qk(float (&s)[C::kBlockKv / 2], std::uint64_t q, std::uint64_t k) {
   using Product = ptx::Wgmma<typename C::Element, C::kBlockKv>;
@@ -57,8 +57,10 @@ __device__ __forceinline__ void multiply_pv_by_columns(float (&o)[C::kHeadDim / 
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
     if (step == kSteps - C::kTuning.early_token) pass();
-    Product::template rs<0>(o, weights[4 * step], weights[4 * step + 1], weights[4 * step + 2], weights[4 * step + 3],
-                            ptx::advance(v, 32 * step / C::kVPanelKeys * C::kHeadDim * C::kVPanelKeys + 32 * step % C::kVPanelKeys), step == 0 ? keep : 1);
+    Product::template rs<0>(
+        o, weights[4 * step], weights[4 * step + 1], weights[4 * step + 2], weights[4 * step + 3],
+        ptx::advance(v, 32 * step / C::kVPanelKeys * C::kHeadDim * C::kVPanelKeys + 32 * step % C::kVPanelKeys),
+        step == 0 ? keep : 1);
   }
   if (C::kTuning.early_token == 0) pass();
 }

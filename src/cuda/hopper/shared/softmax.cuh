@@ -127,7 +127,7 @@ __device__ __forceinline__ void advance_maxima(const float (&tile_maximum)[2], f
 // s of row r becomes 2^exponent(s, r), and its sums are added to the state. Partial sums start from zero and are added
 // to the running ones at the end: this shortens dependent chains, which cost time because a warp issues in order and is
 // nearly alone on its scheduler.
-template <SoftmaxStep Step, int N, int Poly = 0, class Exponent>
+template <SoftmaxStep Step, int N, class Exponent>
 __device__ __forceinline__ void exponentials_of(float (&s)[N], Exponent exponent, RowState& state) {
   float l[2][2] = {}, a[2][2] = {}, b[2][2] = {};
 #pragma unroll
@@ -139,7 +139,7 @@ __device__ __forceinline__ void exponentials_of(float (&s)[N], Exponent exponent
         float& x = s[4 * i + 2 * r + e];
         float y = exponent(x, r);
         if constexpr (Step.statistics && Step.guarded) y = ptx::max_or_nan(y, kLowestExponent);
-        x = Poly && (2 * i + r) % (Poly > 0 ? Poly : 1) == 0 ? ptx::exp2_on_fma(y) : ptx::exp2_approximate(y);
+        x = ptx::exp2_approximate(y);
         l[r][e] += x;
         if constexpr (Step.statistics) {
           a[r][e] = fmaf(x, y, a[r][e]);
@@ -173,9 +173,9 @@ __device__ __forceinline__ void to_operand(const float (&s)[N], std::uint32_t (&
   for (int i = 0; i < N / 2; ++i) weights[i] = ptx::pack<Element>(s[2 * i], s[2 * i + 1]);
 }
 
-// The same in e4m3. A register of the operand holds four neighbouring columns of a row, a thread of the accumulators two
-// of each eight: inside every 16 keys, key 8 i + 2 t + e becomes column 4 t + 2 i + e (fp8_key_position()), and v is
-// stored in that order.
+// The same in e4m3. A register of the operand holds four neighbouring columns of a row, a thread of the accumulators
+// two of each eight: inside every 16 keys, key 8 i + 2 t + e becomes column 4 t + 2 i + e (fp8_key_position()), and v
+// is stored in that order.
 template <int N>
 __device__ __forceinline__ void to_e4m3_operand(const float (&s)[N], std::uint32_t (&weights)[N / 4]) {
 #pragma unroll

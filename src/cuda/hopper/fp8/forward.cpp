@@ -3,12 +3,12 @@
 #include <string>
 
 #include "cuda/hopper/forward/choice.h"
-#include "cuda/hopper/forward/fp8_kernels.h"
-#include "cuda/hopper/forward/fp8_prepare.h"
 #include "cuda/hopper/forward/launch.h"
+#include "cuda/hopper/fp8/kernels.h"
+#include "cuda/hopper/fp8/prepare.h"
+#include "cuda/hopper/hopper.h"
 #include "cuda/hopper/shared/head_dims.h"
 #include "cuda/hopper/shared/make_params.h"
-#include "cuda/hopper/hopper.h"
 #include "cuda/hopper/shared/refusal.h"
 #include "cuda/launch/device.h"
 #include "cuda/launch/kernel.h"
@@ -87,14 +87,14 @@ void launch(const ForwardCall& call, const Fp8Choice& choice) {
                 .out_f16 = call.out.dtype == DType::f16};
   prepare_fp8(call, params, at);
   const bool even = !call.shape.packed && !call.params.kv_lengths.defined() && !call.params.causal;
-  const int blocks =
-      deal_tiles(call, kernel, even ? nullptr : reinterpret_cast<int*>(base + at.tile_counter), params);
+  const int blocks = deal_tiles(call, kernel, even ? nullptr : reinterpret_cast<int*>(base + at.tile_counter), params);
 
   const std::int64_t keys = static_cast<std::int64_t>(at.key_blocks) * kernel.block_kv;
   const ForwardMaps maps{
       .q = make_tensor_map(bytes_view(call, at.q, s.heads, call.q.size(2), at.head_dim), kernel.block_q, 128),
       .k = make_tensor_map(bytes_view(call, at.k, s.kv_heads, call.k.size(2), at.head_dim), kernel.block_kv, 128),
-      .v = make_tensor_map(bytes_view(call, at.v, s.kv_heads, at.head_dim, keys), at.head_dim, kernel.block_kv % 64 == 0 ? 64 : 32),
+      .v = make_tensor_map(bytes_view(call, at.v, s.kv_heads, at.head_dim, keys), at.head_dim,
+                           kernel.block_kv % 64 == 0 ? 64 : 32),
       .out = {}};
   launch_kernel({.function = kernel.function,
                  .name = "the Hopper e4m3 forward kernel",

@@ -1,4 +1,4 @@
-#include "cuda/hopper/forward/fp8_prepare.h"
+#include "cuda/hopper/fp8/prepare.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -7,6 +7,7 @@
 
 #include "cuda/hopper/shared/fp8_layout.h"
 #include "cuda/hopper/shared/work_tiles.cuh"
+#include "cuda/launch/check.h"
 #include "cuda/launch/kernel.h"
 #include "cuda/ptx/arithmetic.cuh"
 
@@ -14,10 +15,10 @@ namespace rootdk::cuda::hopper {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kChunk = 256;  // keys of which one block takes sums and maxima
-constexpr int kVector = 8;   // columns of a thread
-constexpr int kQueries = 128;  // queries of a block of quantize_kernel
-constexpr int kMostKeys = 256;  // of a tile
+constexpr int kChunk = 256;               // keys of which one block takes sums and maxima
+constexpr int kVector = 8;                // columns of a thread
+constexpr int kQueries = 128;             // queries of a block of quantize_kernel
+constexpr int kMostElements = 192 * 128;  // of a key tile
 
 struct Prepared {
   std::uint8_t *q, *k, *v;
@@ -37,8 +38,8 @@ __device__ __forceinline__ void load_vector(const DeviceTensor& t, int batch, in
 #pragma unroll
   for (int i = 0; i < kVector; ++i) x[i] = 0.f;
   if (column >= columns) return;
-  const Element* from = static_cast<const Element*>(t.data) + batch * t.batch_stride + head * t.head_stride +
-                        row * t.row_stride + column;
+  const Element* from =
+      static_cast<const Element*>(t.data) + batch * t.batch_stride + head * t.head_stride + row * t.row_stride + column;
   alignas(16) Element raw[kVector];
 #pragma unroll
   for (int i = 0; i < static_cast<int>(sizeof(raw)) / 16; ++i) {
@@ -72,7 +73,8 @@ struct Rows {
 };
 __device__ __forceinline__ Rows rows_of(const ForwardParams& p, int sequence) {
   if (p.q_starts.data) {
-    const PackedRows q = packed_rows(p.q_starts, sequence, p.q_rows), kv = packed_rows(p.kv_starts, sequence, p.kv_rows);
+    const PackedRows q = packed_rows(p.q_starts, sequence, p.q_rows),
+                     kv = packed_rows(p.kv_starts, sequence, p.kv_rows);
     return {0, q.begin, q.len, kv.begin, kv.len};
   }
   return {sequence, 0, p.q_len, 0, p.kv_lengths.data ? visible_keys(p, sequence) : p.kv_len};
@@ -188,27 +190,29 @@ __device__ void quantize_queries(const ForwardParams& p, const Prepared& to, con
   }
 }
 
-// A tile of keys of a head, less the mean key: one scale.
+// A tile of keys of a head, less the mean key: one scale. The tile is read once and waits in registers for its scale.
 template <class Element>
 __device__ void quantize_keys(const ForwardParams& p, const Prepared& to, const Rows& rows, int sequence, int head,
                               int block, int first_block) {
+  constexpr int kVectors = kMostElements / kVector / kThreads;  // of a thread
   __shared__ float warp_maxima[kThreads / 32];
   const int kv_heads = p.heads / p.group;
   const int vectors = to.head_dim / kVector;
   const float* mean = to.mean_key + (static_cast<std::int64_t>(sequence) * kv_heads + head) * to.head_dim;
   const int keys = min(to.block_kv, rows.kv_len - block * to.block_kv);
-  const auto centred = [&](int at, float(&x)[kVector]) {
-    const int key = block * to.block_kv + at / vectors, column = at % vectors * kVector;
-    load_vector<Element>(p.k, rows.batch, head, rows.kv_begin + key, column, p.head_dim, x);
-#pragma unroll
-    for (int i = 0; i < kVector; ++i) x[i] -= mean[column + i];
-  };
+  float x[kVectors][kVector];
   float largest = 0.f;
-  for (int at = threadIdx.x; at < keys * vectors; at += kThreads) {
-    float x[kVector];
-    centred(at, x);
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) largest = fmaxf(largest, finite_magnitude(x[i]));
+  for (int n = 0; n < kVectors; ++n) {
+    const int at = static_cast<int>(threadIdx.x) + n * kThreads;
+    if (at >= keys * vectors) break;
+    const int key = block * to.block_kv + at / vectors, column = at % vectors * kVector;
+    load_vector<Element>(p.k, rows.batch, head, rows.kv_begin + key, column, p.head_dim, x[n]);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) {
+      x[n][i] -= mean[column + i];
+      largest = fmaxf(largest, finite_magnitude(x[n][i]));
+    }
   }
   largest = lanes_max(largest, 32);
   if (threadIdx.x % 32 == 0) warp_maxima[threadIdx.x / 32] = largest;
@@ -217,53 +221,49 @@ __device__ void quantize_keys(const ForwardParams& p, const Prepared& to, const 
   const Fp8Scale scale = fp8_scale(largest);
   const std::int64_t plane = static_cast<std::int64_t>(rows.batch) * kv_heads + head;
   if (threadIdx.x == 0) to.k_scale[plane * to.key_blocks + first_block + block] = scale.scale;
-  for (int at = threadIdx.x; at < keys * vectors; at += kThreads) {
-    float x[kVector];
-    centred(at, x);
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) x[i] = scaled(x[i], scale.multiplier);
+  for (int n = 0; n < kVectors; ++n) {
+    const int at = static_cast<int>(threadIdx.x) + n * kThreads;
+    if (at >= keys * vectors) break;
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) x[n][i] = scaled(x[n][i], scale.multiplier);
     const int key = rows.kv_begin + block * to.block_kv + at / vectors;
-    *reinterpret_cast<uint2*>(to.k + (plane * p.kv_rows + key) * to.head_dim + at % vectors * kVector) = pack8(x);
+    *reinterpret_cast<uint2*>(to.k + (plane * p.kv_rows + key) * to.head_dim + at % vectors * kVector) = pack8(x[n]);
   }
 }
 
-// A tile of values of a head, transposed: [column][key], keys in the order of fp8_key_position(). Keys past the end are zeros.
+// A tile of values of a head, less the mean value, transposed: [column][key], keys in the order of fp8_key_position().
+// Keys past the end are zeros. A thread turns the four keys of one word (2 t, 2 t + 1, 2 t + 8 and 2 t + 9 of 16) in
+// eight columns; neighbouring threads have neighbouring words.
 template <class Element>
 __device__ void quantize_values(const ForwardParams& p, const Prepared& to, const Rows& rows, int sequence, int head,
                                 int block, int first_block) {
-  constexpr int kPitch = kMostKeys + 4;  // other banks for neighbouring columns
-  __shared__ std::uint8_t turned[128 * kPitch];
+  static_assert(fp8_key_position(9) == 3 && fp8_key_position(2) == 4);
   const int kv_heads = p.heads / p.group;
   const std::int64_t columns_at = (static_cast<std::int64_t>(sequence) * kv_heads + head) * to.head_dim;
-  const float *scales = to.v_scale + columns_at, *mean = to.mean_value + columns_at;
   const std::int64_t plane = static_cast<std::int64_t>(rows.batch) * kv_heads + head;
-  for (int part = 0; part < to.head_dim; part += 128) {  // columns at a time
-    const int columns = min(128, to.head_dim - part), vectors = columns / kVector;
-    __syncthreads();
-    for (int at = threadIdx.x; at < to.block_kv * vectors; at += kThreads) {
-      const int key = at / vectors, column = at % vectors * kVector;
-      float x[kVector] = {};
-      const bool exists = block * to.block_kv + key < rows.kv_len;
-      if (exists) {
-        load_vector<Element>(p.v, rows.batch, head, rows.kv_begin + block * to.block_kv + key, part + column, p.value_dim, x);
-      }
+  const int words = to.block_kv / 4;
+  for (int at = threadIdx.x; at < words * (to.head_dim / kVector); at += kThreads) {
+    const int word = at % words, column = at / words * kVector;
+    float mean[kVector], inverse[kVector], x[4][kVector];
 #pragma unroll
-      for (int i = 0; i < kVector; ++i) {
-        x[i] = exists ? scaled(x[i] - mean[part + column + i], 1.f / scales[part + column + i]) : 0.f;
-      }
-      const uint2 packed = pack8(x);
-#pragma unroll
-      for (int i = 0; i < kVector; ++i) {
-        turned[(column + i) * kPitch + fp8_key_position(key)] =
-            static_cast<std::uint8_t>((i < 4 ? packed.x : packed.y) >> (8 * (i % 4)));
-      }
+    for (int i = 0; i < kVector; ++i) {
+      mean[i] = to.mean_value[columns_at + column + i];
+      inverse[i] = 1.f / to.v_scale[columns_at + column + i];
     }
-    __syncthreads();
-    for (int at = threadIdx.x; at < columns * (to.block_kv / 4); at += kThreads) {
-      const int column = at / (to.block_kv / 4), word = at % (to.block_kv / 4);
-      const std::uint32_t four = *reinterpret_cast<const std::uint32_t*>(turned + column * kPitch + 4 * word);
-      const std::int64_t row = (plane * to.head_dim + part + column) * to.key_blocks + first_block + block;
-      *reinterpret_cast<std::uint32_t*>(to.v + row * to.block_kv + 4 * word) = four;
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      const int key = block * to.block_kv + word / 4 * 16 + word % 4 * 2 + n / 2 * 8 + n % 2;
+      const bool exists = key < rows.kv_len;
+      load_vector<Element>(p.v, rows.batch, head, (exists ? rows.kv_begin + key : 0), column, p.value_dim, x[n]);
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) x[n][i] = exists ? scaled(x[n][i] - mean[i], inverse[i]) : 0.f;
+    }
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) {
+      const std::int64_t row = (plane * to.head_dim + column + i) * to.key_blocks + first_block + block;
+      reinterpret_cast<std::uint32_t*>(to.v + row * to.block_kv)[word] =
+          ptx::pack_e4m3(x[0][i], x[1][i], x[2][i], x[3][i]);
     }
   }
 }
@@ -271,9 +271,11 @@ __device__ void quantize_values(const ForwardParams& p, const Prepared& to, cons
 // Blocks of 128 rows: x counts those of queries, then those of keys and values.
 template <class Element>
 __global__ void __launch_bounds__(kThreads) quantize_kernel(const ForwardParams p, const Prepared to, int q_blocks) {
-  const int sequence = blockIdx.z, head = blockIdx.y;
+  // The last heads first: reduce_kernel left their k and v in L2.
+  const int sequence = static_cast<int>(gridDim.z - 1 - blockIdx.z),
+            head = static_cast<int>(gridDim.y - 1 - blockIdx.y);
   const Rows rows = rows_of(p, sequence);
-  const int block = blockIdx.x;
+  const int block = static_cast<int>(blockIdx.x);
   if (block < q_blocks) {
     if (block * kQueries < rows.q_len) quantize_queries<Element>(p, to, rows, sequence, head, block);
     return;
@@ -284,6 +286,84 @@ __global__ void __launch_bounds__(kThreads) quantize_kernel(const ForwardParams 
   const int first_block = p.q_starts.data ? rows.kv_begin / to.block_kv + sequence : 0;
   quantize_keys<Element>(p, to, rows, sequence, head, key_block, first_block);
   quantize_values<Element>(p, to, rows, sequence, head, key_block, first_block);
+}
+
+// Eight e4m3 numbers as floats.
+__device__ __forceinline__ void unpack8(const std::uint8_t* from, float (&x)[kVector]) {
+  const uint2 bytes = *reinterpret_cast<const uint2*>(from);
+#pragma unroll
+  for (int pair = 0; pair < 4; ++pair) {
+    const std::uint32_t word = pair < 2 ? bytes.x : bytes.y;
+    const std::uint32_t halves = ptx::unpack_e4m3(static_cast<std::uint16_t>(word >> (16 * (pair % 2))));
+    const float2 two = __half22float2(*reinterpret_cast<const __half2*>(&halves));
+    x[2 * pair] = two.x;
+    x[2 * pair + 1] = two.y;
+  }
+}
+
+template <class Element>
+__device__ __forceinline__ void store_vector(Element* to, const float (&x)[kVector]) {
+  uint4 packed;
+  packed.x = ptx::pack<Element>(x[0], x[1]);
+  packed.y = ptx::pack<Element>(x[2], x[3]);
+  packed.z = ptx::pack<Element>(x[4], x[5]);
+  packed.w = ptx::pack<Element>(x[6], x[7]);
+  *reinterpret_cast<uint4*>(to) = packed;
+}
+
+// What the numbers of quantize_kernel stand for, in contiguous tensors. One thread a vector of a row; the grid is that
+// of quantize_kernel.
+template <class Element>
+__global__ void __launch_bounds__(kThreads)
+    values_kernel(const ForwardParams p, const Prepared from, int q_blocks, Element* q, Element* k, Element* v) {
+  const int sequence = blockIdx.z, head = blockIdx.y, block = static_cast<int>(blockIdx.x);
+  const Rows rows = rows_of(p, sequence);
+  const int kv_heads = p.heads / p.group;
+  float x[kVector];
+  if (block < q_blocks) {
+    const int vectors = p.head_dim / kVector;
+    for (int at = threadIdx.x; at < kQueries * vectors; at += kThreads) {
+      const int row = block * kQueries + at / vectors, column = at % vectors * kVector;
+      if (row >= rows.q_len) return;
+      const std::int64_t index =
+          (static_cast<std::int64_t>(rows.batch) * p.heads + head) * p.q_rows + rows.q_begin + row;
+      unpack8(from.q + index * from.head_dim + column, x);
+      const float scale = from.q_unit[index] / p.scale_log2;
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) x[i] *= scale;
+      store_vector(q + index * p.head_dim + column, x);
+    }
+    return;
+  }
+  if (head >= kv_heads) return;
+  const int key_block = block - q_blocks;
+  const int first_block = p.q_starts.data ? rows.kv_begin / from.block_kv + sequence : 0;
+  const std::int64_t plane = static_cast<std::int64_t>(rows.batch) * kv_heads + head;
+  const std::int64_t columns_at = (static_cast<std::int64_t>(sequence) * kv_heads + head) * from.head_dim;
+  const float k_scale = from.k_scale[plane * from.key_blocks + first_block + key_block];
+  const int vectors = from.head_dim / kVector;
+  for (int at = threadIdx.x; at < from.block_kv * vectors; at += kThreads) {
+    const int in_block = at / vectors, key = key_block * from.block_kv + in_block, column = at % vectors * kVector;
+    if (key >= rows.kv_len) return;
+    const std::int64_t row = plane * p.kv_rows + rows.kv_begin + key;
+    if (column < p.head_dim) {
+      unpack8(from.k + row * from.head_dim + column, x);
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) x[i] = fmaf(x[i], k_scale, from.mean_key[columns_at + column + i]);
+      store_vector(k + row * p.head_dim + column, x);
+    }
+    if (column < p.value_dim) {
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) {
+        const std::int64_t line = (plane * from.head_dim + column + i) * from.key_blocks + first_block + key_block;
+        const std::uint16_t byte = from.v[line * from.block_kv + fp8_key_position(in_block)];
+        const std::uint32_t halves = ptx::unpack_e4m3(byte);
+        const float number = __low2float(*reinterpret_cast<const __half2*>(&halves));
+        x[i] = fmaf(number, from.v_scale[columns_at + column + i], from.mean_value[columns_at + column + i]);
+      }
+      store_vector(v + row * p.value_dim + column, x);
+    }
+  }
 }
 
 int blocks_of(std::int64_t rows, int block) { return static_cast<int>((rows + block - 1) / block); }
@@ -341,27 +421,67 @@ Fp8Workspace fp8_workspace(const ForwardCall& call, int head_dim, int block_kv) 
   return w;
 }
 
-void prepare_fp8(const ForwardCall& call, const ForwardParams& params, const Fp8Workspace& at) {
+namespace {
+
+Prepared prepared_at(const ForwardCall& call, const Fp8Workspace& at) {
   auto* const base = static_cast<std::uint8_t*>(call.execution.cuda.workspace);
   const auto floats = [&](std::size_t offset) { return reinterpret_cast<float*>(base + offset); };
-  const Prepared to{.q = base + at.q,
-                    .k = base + at.k,
-                    .v = base + at.v,
-                    .q_unit = floats(at.q_unit),
-                    .q_shift = floats(at.q_shift),
-                    .k_scale = floats(at.k_scale),
-                    .v_scale = floats(at.v_scale),
-                    .mean_key = floats(at.mean_key),
-                    .mean_value = floats(at.mean_value),
-                    .partials = reinterpret_cast<float4*>(base + at.partials),
-                    .head_dim = at.head_dim,
-                    .block_kv = at.block_kv,
-                    .key_blocks = at.key_blocks,
-                    .chunks = at.chunks};
+  return {.q = base + at.q,
+          .k = base + at.k,
+          .v = base + at.v,
+          .q_unit = floats(at.q_unit),
+          .q_shift = floats(at.q_shift),
+          .k_scale = floats(at.k_scale),
+          .v_scale = floats(at.v_scale),
+          .mean_key = floats(at.mean_key),
+          .mean_value = floats(at.mean_value),
+          .partials = reinterpret_cast<float4*>(base + at.partials),
+          .head_dim = at.head_dim,
+          .block_kv = at.block_kv,
+          .key_blocks = at.key_blocks,
+          .chunks = at.chunks};
+}
+
+template <class Element>
+void launch_values(const ForwardCall& call, const ForwardParams& params, const Prepared& from,
+                   const AttentionSaved& to) {
+  const int q_blocks = blocks_of(call.shape.q_len, kQueries);
+  const auto pointer = [](const ConstTensorView& view) { return static_cast<Element*>(const_cast<void*>(view.data)); };
+  launch_kernel({.function = reinterpret_cast<const void*>(&values_kernel<Element>),
+                 .name = "the values of e4m3",
+                 .grid = dim3(static_cast<unsigned>(q_blocks + blocks_of(call.shape.kv_len, from.block_kv)),
+                              static_cast<unsigned>(call.shape.heads), static_cast<unsigned>(call.shape.batch)),
+                 .block = dim3(kThreads),
+                 .stream = static_cast<cudaStream_t>(call.execution.cuda.stream),
+                 .device = call.q.device.index},
+                params, from, q_blocks, pointer(to.q), pointer(to.k), pointer(to.v));
+}
+
+}  // namespace
+
+void prepare_fp8(const ForwardCall& call, const ForwardParams& params, const Fp8Workspace& at) {
+  const Prepared to = prepared_at(call, at);
   if (call.q.dtype == DType::bf16) {
     launch<__nv_bfloat16>(call, params, to);
   } else {
     launch<__half>(call, params, to);
+  }
+}
+
+void write_fp8_values(const ForwardCall& call, const ForwardParams& params, const Fp8Workspace& at,
+                      const AttentionSaved& to) {
+  const Prepared from = prepared_at(call, at);
+  if (call.shape.packed || call.params.kv_lengths.defined()) {  // rows that belong to no sequence must be finite
+    const auto stream = static_cast<cudaStream_t>(call.execution.cuda.stream);
+    for (const ConstTensorView& view : {to.q, to.k, to.v}) {
+      check(cudaMemsetAsync(const_cast<void*>(view.data), 0, static_cast<std::size_t>(view.elements()) * 2, stream),
+            "clearing the values of e4m3");
+    }
+  }
+  if (call.q.dtype == DType::bf16) {
+    launch_values<__nv_bfloat16>(call, params, from, to);
+  } else {
+    launch_values<__half>(call, params, from, to);
   }
 }
 

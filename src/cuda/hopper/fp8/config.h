@@ -1,7 +1,7 @@
 #pragma once
 
-// The forward kernels in e4m3: their tile shapes and shared memory. The kernel is that of the 16-bit types (kernel.cuh);
-// q, k and v arrive as fp8_prepare.h leaves them.
+// The forward kernels in e4m3: their tile shapes and shared memory. The kernel is that of the 16-bit types
+// (kernel.cuh); q, k and v arrive as fp8_prepare.h leaves them.
 
 #include <cuda_fp8.h>
 
@@ -13,58 +13,38 @@
 
 namespace rootdk::cuda::hopper {
 
-#ifndef FP8_N
-#define FP8_N 0
-#endif
-#ifndef FP8_PLACE
-#define FP8_PLACE 0
-#endif
-#ifndef FP8_C
-#define FP8_C 2
-#endif
-#ifndef FP8_Q
-#define FP8_Q 2
-#endif
-#ifndef FP8_TUNE
-#define FP8_TUNE 0
-#endif
-#ifndef FP8_STAGES
-#define FP8_STAGES 2
-#endif
-#ifndef FP8_TWO
-#define FP8_TWO 0
-#endif
-#ifndef FP8_TURNS
-#define FP8_TURNS 1
-#endif
-#ifndef FP8_POLY
-#define FP8_POLY 0
-#endif
-// Output, the tile's P V, scores and packed weights take head_dim + 5 block_kv / 8 registers with sums in two levels.
-constexpr TileShape fp8_tile_shape(int head_dim) {
+// Output, scores and packed weights take head_dim / 2 + 5 block_kv / 8 registers. Shared memory holds q_stages query
+// tiles and kv_stages tiles each of k and v.
+struct Fp8Shape {
+  TileShape tile;
+  int kv_stages = 2;
+  bool takes_turns = true;  // at the tensor cores; without turns a consumer issues its products when it is ready
+};
+constexpr Fp8Shape fp8_shape(int head_dim) {
+  constexpr Tuning kInTurns{.max_chains = 4, .integer_max = true};
+  constexpr Tuning kFree{
+      .rescale_under_qk = true, .order_after_max = true, .max_chains = 4, .early_token = 0, .integer_max = true};
+#ifdef FP8_N
   constexpr Tuning kPlain{.order_after_max = true, .max_chains = 4, .early_token = 0, .integer_max = true};
-  constexpr Tuning kOne{.max_chains = 4, .integer_max = true};
-  constexpr Tuning kTwo{.rescale_under_qk = true, .order_after_max = true, .max_chains = 4, .early_token = 0, .integer_max = true};
-  constexpr Tuning kThree{.rescale_under_qk = true, .max_chains = 4, .early_token = 0, .integer_max = true};
-  constexpr Tuning kTune = FP8_TUNE == 0 ? kPlain : FP8_TUNE == 1 ? kOne : FP8_TUNE == 2 ? kTwo : FP8_TUNE == 3 ? kThree : FP8_TUNE == 4 ? Tuning{} : Tuning{.rescale_under_qk = true, .order_after_max = true};
+  return {{FP8_N, FP8_C, FP8_Q, FP8_TUNE == 0 ? kPlain : FP8_TUNE == 1 ? kInTurns : kFree}, FP8_STAGES, FP8_TURNS};
+#endif
   switch (head_dim) {
-    case 64: return {FP8_N ? FP8_N : 128, FP8_C, FP8_Q, kTune};
-    case 96: return {128, 2, 3, kPlain};
-    case 128: return {FP8_N ? FP8_N : 128, FP8_C, FP8_Q, kTune};
-    case 192: return {128, 2, 2, kPlain};
-    default: return {FP8_N ? FP8_N : 128, FP8_C, FP8_Q, kTune};
+    case 64: return {{128, 3, 2, kInTurns}, 4};
+    case 96: return {{192, 2, 2, kFree}, 3, false};
+    case 128: return {{192, 2, 2, kFree}, 3, false};
+    case 192: return {{128, 2, 2, kFree}, 2, false};
+    default: return {{96, 2, 2, kInTurns}, 2};
   }
 }
 
 template <int HeadDim, Variant Which>
 struct Fp8Config {
   using Element = __nv_fp8_e4m3;
-  static constexpr TileShape kShape = fp8_tile_shape(HeadDim);
+  static constexpr TileShape kShape = fp8_shape(HeadDim).tile;
   static constexpr Tuning kTuning = kShape.tuning;
   static constexpr Variant kVariant = Which;
   static constexpr bool kFp8 = true;
-  static constexpr bool kTurns = FP8_TURNS;
-  static constexpr int kPoly = FP8_POLY;
+  static constexpr bool kTurns = fp8_shape(HeadDim).takes_turns;
   static constexpr bool kRich = false;
   static constexpr Terms kTerms = Terms::none;
   static constexpr bool kLogits = false;
@@ -77,7 +57,7 @@ struct Fp8Config {
   static constexpr int kBlockQ = 64 * kConsumers;
   static constexpr int kThreads = 128 * (kConsumers + 1);
   static constexpr int kQStages = kShape.q_stages;
-  static constexpr int kStages = FP8_STAGES;
+  static constexpr int kStages = fp8_shape(HeadDim).kv_stages;
   static constexpr int kTileBuffers = kQStages == 1 ? 3 : 2 * kQStages;
   static constexpr bool kStagedOutput = false;  // two bytes an element do not fit where the queries were
 
@@ -92,7 +72,6 @@ struct Fp8Config {
 
   static constexpr int kProducerRegisters = kConsumers == 2 ? 40 : 32;
   static constexpr int kConsumerRegisters = kConsumers == 2 ? 232 : 160;
-
 };
 
 }  // namespace rootdk::cuda::hopper

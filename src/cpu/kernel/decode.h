@@ -163,10 +163,21 @@ class DecodeKernel {
     for (int g = 0; g < KeyTile::kGroups; ++g) {
       if (tile.keys[g] > 0) end = g * kGroupKeys + tile.keys[g];
     }
-    for (int first = 0; first < block_.row_count; first += kPromptRows) {
-      if (!all_seen && !sees_any(first, tile)) continue;
-      Prompt::score(prompt_queries(first), keys, block_.head_dim, end, scratch_.prompt_scores);
-      Prompt::add_values(prompt_weights(first, tile, all_seen), values, block_.value_dim, end);
+    // Keys and values take turns in L1 once for all groups.
+    for (int first = 0; first < block_.row_count; first += kPromptGroups * kPromptRows) {
+      bool seen[kPromptGroups];
+      PromptWeights<typename Product::Weight> weights[kPromptGroups];
+      for (int g = 0; g < kPromptGroups; ++g) {
+        const int row = first + g * kPromptRows;
+        seen[g] = row < block_.row_count && (all_seen || sees_any(row, tile));
+        if (seen[g]) Prompt::score(prompt_queries(row), keys, block_.head_dim, end, scratch_.scores_of_group(g));
+      }
+      for (int g = 0; g < kPromptGroups; ++g) {
+        if (seen[g]) prompt_weights(first + g * kPromptRows, g, tile, all_seen, weights[g]);
+      }
+      for (int g = 0; g < kPromptGroups; ++g) {
+        if (seen[g]) Prompt::add_values(weights[g], values, block_.value_dim, end);
+      }
     }
     return true;
   }
@@ -217,13 +228,14 @@ class DecodeKernel {
 
   // plain_softmax() of kPromptRows rows at a time, with the same bits: their maxima and sums are lanes of vectors.
   template <class S>
-  void plain_softmax_of_rows(int first, const KeyTile& tile, PromptWeights<typename Product::Weight>& result) {
+  void plain_softmax_of_rows(int first, float* scores, const KeyTile& tile,
+                             PromptWeights<typename Product::Weight>& result) {
     constexpr int kVectors = KeyTile::kKeys / kWidth;
     const RowStates& state = block_.state;
     const Vec scale = S::set1(rule_.scale);
     Vec rows[8];
     for (int i = 0; i < kPromptRows; ++i) {
-      float* row = scratch_.prompt_scores + i * KeyTile::kKeys;
+      float* row = scores + i * KeyTile::kKeys;
       if (scaled_) multiply(row, tile, tile.k_scales, query_scale(first + i));
       rows[i] = S::max(S::load(row), S::load(row + kWidth));
       for (int v = 2; v < kVectors; ++v) rows[i] = S::max(rows[i], S::load(row + v * kWidth));
@@ -242,7 +254,7 @@ class DecodeKernel {
     alignas(64) float offsets[kWidth];
     S::store(offsets, S::select_less(S::set1(kMinusInfinity), after, S::sub(S::set1(-0.0f), after), S::set1(-0.0f)));
     for (int i = 0; i < kPromptRows; ++i) {
-      const float* row = scratch_.prompt_scores + i * KeyTile::kKeys;
+      const float* row = scores + i * KeyTile::kKeys;
       const Vec offset = S::set1(offsets[i]);
       TileVectors weights;
       Vec parts[2] = {S::zero(), S::zero()};
@@ -259,8 +271,8 @@ class DecodeKernel {
   }
 
   void store_prompt_weights(int i, const TileVectors& weights, PromptWeights<typename Product::Weight>& result) {
-    result.restores[i] = Product::store_weights(
-        scratch_.queries[0], weights, scratch_.prompt_weights + i * KeyTile::kKeys, kPromptRows * KeyTile::kKeys);
+    result.restores[i] = Product::store_weights(scratch_.queries[0], weights, result.weights + i * KeyTile::kKeys,
+                                                kPromptRows * KeyTile::kKeys);
   }
 
   static Vec scales_of(const float* const (&scales)[KeyTile::kGroups], int v) {
@@ -272,30 +284,30 @@ class DecodeKernel {
     return requires { S::kReducesEight; };
   }
 
-  // The softmax of kPromptRows rows.
-  PromptWeights<typename Product::Weight> prompt_weights(int first, const KeyTile& tile, bool all_seen) {
-    PromptWeights<typename Product::Weight> result{};
+  // The softmax of kPromptRows rows, group g of those that are computed together.
+  void prompt_weights(int first, int g, const KeyTile& tile, bool all_seen,
+                      PromptWeights<typename Product::Weight>& result) {
     const RowStates& state = block_.state;
     const bool plain = !rule_.transforms && !state.weighted;
-    result.weights = scratch_.prompt_weights;
+    float* scores = scratch_.scores_of_group(g);
+    result.weights = scratch_.weights_of_group(g);
     result.planes = planes_of_queries();
+    for (int i = 0; i < kPromptRows; ++i) {
+      result.out[i] = first + i < block_.row_count ? state.out + (first + i) * state.out_stride : scratch_.out;
+    }
     if constexpr (reduces_eight<Simd>()) {
       const int last = first + kPromptRows - 1;
       if (plain && last < block_.row_count && (all_seen || (sees_whole(first, tile) && sees_whole(last, tile)))) {
-        for (int i = 0; i < kPromptRows; ++i) result.out[i] = state.out + (first + i) * state.out_stride;
-        plain_softmax_of_rows<Simd>(first, tile, result);
-        return result;
+        return plain_softmax_of_rows<Simd>(first, scores, tile, result);
       }
     }
     for (int i = 0; i < kPromptRows; ++i) {
       const int r = first + i;
       TileVectors weights;
-      result.out[i] = scratch_.out;
       result.factors[i] = 0.0f;
       if (r < block_.row_count) {
-        float* row = scratch_.prompt_scores + i * KeyTile::kKeys;
+        float* row = scores + i * KeyTile::kKeys;
         const bool sees_all = sees_whole(r, tile);
-        result.out[i] = state.out + r * state.out_stride;
         result.factors[i] =
             sees_all && plain ? plain_softmax(r, tile, row, weights) : softmax(r, tile, sees_all, row, weights);
       } else {
@@ -303,7 +315,6 @@ class DecodeKernel {
       }
       store_prompt_weights(i, weights, result);
     }
-    return result;
   }
 
   float query_scale(int r) const { return scratch_.queries[r / kRowBlock].scales[r % kRowBlock]; }

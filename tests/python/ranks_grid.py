@@ -112,7 +112,7 @@ class Case:
 
     def of_attention(self):
         """out, where the sums of one call are cut as here; else None."""
-        few = not self.packed and self.q_len * self.q.shape[1] // self.kv_heads <= 32
+        few = not self.packed and self.q_len * self.q.shape[1] // self.kv_heads <= 16
         if not self.long or few or "block_mask" in self.options:
             return None
         with torch.no_grad():

@@ -32,7 +32,7 @@ from ._typing import Integers
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-SCHEMES = {"automatic": 0, "ring": 1, "gather": 2, "heads": 3}
+SCHEMES = {"automatic": 0, "ring": 1, "gather": 2, "heads": 3, "both": 4}
 LAYOUTS = {"contiguous": 0, "zigzag": 1, "documents": 2, "striped": 3}
 
 
@@ -164,6 +164,7 @@ def attention(
     shares: Union[str, Shares] = "contiguous",
     kv_shares: Union[None, str, Shares] = None,
     scheme: str = "automatic",
+    head_ranks: int = 0,
     key_chunk: int = 1024,
     query_block: int = 256,
     timeout: float = 300.0,
@@ -185,6 +186,7 @@ def attention(
     shares: Union[str, Shares] = "contiguous",
     kv_shares: Union[None, str, Shares] = None,
     scheme: str = "automatic",
+    head_ranks: int = 0,
     key_chunk: int = 1024,
     query_block: int = 256,
     timeout: float = 300.0,
@@ -206,6 +208,7 @@ def attention(
     shares: Union[str, Shares] = "contiguous",
     kv_shares: Union[None, str, Shares] = None,
     scheme: str = "automatic",
+    head_ranks: int = 0,
     key_chunk: int = 1024,
     query_block: int = 256,
     timeout: float = 300.0,
@@ -227,6 +230,7 @@ def attention(
     shares: Union[str, Shares] = "contiguous",
     kv_shares: Union[None, str, Shares] = None,
     scheme: str = "automatic",
+    head_ranks: int = 0,
     key_chunk: int = 1024,
     query_block: int = 256,
     timeout: float = 300.0,
@@ -248,6 +252,7 @@ def attention(
     shares: Union[str, Shares] = "contiguous",
     kv_shares: Union[None, str, Shares] = None,
     scheme: str = "automatic",
+    head_ranks: int = 0,
     key_chunk: int = 1024,
     query_block: int = 256,
     timeout: float = 300.0,
@@ -263,7 +268,8 @@ def attention(
       shares      which rows each rank has: "contiguous", "zigzag" and "striped" (causal), "documents" (packed sequences, with q_starts
                   of the whole), or a list of ranges for each rank (shares())
       kv_shares   those of k and v, where they differ
-      scheme      "automatic", "ring", "gather" or "heads"; results are the same
+      scheme      "automatic", "ring", "gather", "heads" or "both"; results are the same
+      head_ranks  of "both": how many ranks, one after another, exchange heads; 0: by cost
       key_chunk, query_block   where sums are cut; results depend on these in their last bits
       timeout     seconds of each wait for another rank, after which every rank gets an error
       stats       True or names: lse, max_logit, max_weight, entropy, sum_p2, column_mass (of this rank's keys)
@@ -300,6 +306,7 @@ def attention(
         whole(key_chunk, "key_chunk"),
         whole(query_block, "query_block"),
         float(timeout),
+        whole(head_ranks, "head_ranks"),
     )
     request = StatsRequest.make(stats, map_size, weights, 1)
     asked = () if request is None else request.names

@@ -1,8 +1,10 @@
 """Attention over ranks whose tensors lie on GPUs: keys and values are gathered, and a rank's rows are ordinary calls.
 
-Each run of rows that a rank holds is one call over the keys that it sees, or all runs are one call of packed sequences. The
-backward pass has two: keys and values with this rank's queries give the gradient of q; queries with this rank's keys give those of k
-and v. A group on nccl sends from device to device, others through the memory of the host."""
+Each run of rows that a rank holds is one call over the keys that it sees, or all runs are one call of packed sequences; so is
+the backward pass, whose gradients of k and v are added up over the ranks in f32. A group on nccl sends from device to device, others
+through the memory of the host."""
+
+import functools
 
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -16,6 +18,7 @@ from ._distributed_calls import Ranges, Shares
 ROW_STATS = ("lse", "max_logit", "max_weight", "entropy", "sum_p2")
 OPTIONS = ("causal", "window", "scale", "temperature", "softcap", "sinks", "q_starts", "kv_starts")
 _ALIGNED = 1024  # a run of keys begins at a tile of the kernels
+TOGETHER = True  # for measurements: False makes a call of each run
 
 
 class Document(NamedTuple):
@@ -94,32 +97,13 @@ def query_parts(rows: Ranges, documents: Sequence[Document], window: Window) -> 
     return parts
 
 
-def key_parts(rows: Ranges, documents: Sequence[Document], window: Window) -> List[Part]:
-    """One for each run of keys of a share, with the queries that see them."""
-    parts = []
-    for first, last in rows:
-        for doc in documents:
-            for begin, end in _meet([(first, last)], doc.k_begin, doc.k_end):
-                key, after = begin - doc.k_begin, end - doc.k_begin
-                q_begin, q_end = 0, doc.q_end - doc.q_begin
-                if window.right is not None:
-                    q_begin = min(q_end, max(0, key - window.right - doc.offset) // _ALIGNED * _ALIGNED)
-                if window.left is not None:
-                    q_end = max(q_begin, min(q_end, after + window.left - doc.offset))
-                shift = after - q_end - doc.offset
-                part = Window(
-                    None if window.left is None else window.left + shift,
-                    None if window.right is None else window.right - shift,
-                )
-                parts.append(Part(doc.q_begin + q_begin, doc.q_begin + q_end, begin, end, part))
-    return parts
+@functools.lru_cache(maxsize=256)
+def _starts(lengths: Tuple[int, ...], device: torch.device) -> torch.Tensor:
+    """Kept, since a copy to the device waits for it."""
+    return torch.tensor([sum(lengths[:i]) for i in range(len(lengths) + 1)], dtype=torch.int32, device=device)
 
 
-def _starts(lengths: List[int], like: torch.Tensor) -> torch.Tensor:
-    return torch.tensor([sum(lengths[:i]) for i in range(len(lengths) + 1)], dtype=torch.int32, device=like.device)
-
-
-def _rows(x: torch.Tensor, ranges: List[Tuple[int, int]]) -> torch.Tensor:
+def _rows(x: torch.Tensor, ranges: Sequence[Tuple[int, int]]) -> torch.Tensor:
     if len(ranges) == 1:
         return x[:, :, ranges[0][0] : ranges[0][1]]
     return torch.cat([x[:, :, begin:end] for begin, end in ranges], 2)
@@ -127,63 +111,75 @@ def _rows(x: torch.Tensor, ranges: List[Tuple[int, int]]) -> torch.Tensor:
 
 def _together(parts: List[Part], batch: int) -> bool:
     """Whether one call of packed sequences can be all of them."""
-    return batch == 1 and len(parts) > 1 and all(part.window == parts[0].window for part in parts)
+    return TOGETHER and batch == 1 and len(parts) > 1 and all(part.window == parts[0].window for part in parts)
+
+
+class Packing(NamedTuple):
+    """The parts of one call: their rows, counted in what the rank holds, and their keys."""
+
+    rows: Tuple[Tuple[int, int], ...]
+    keys: Tuple[Tuple[int, int], ...]
+    options: Dict[str, Any]
+
+
+def _packings(parts: List[Part], q: torch.Tensor) -> List[Packing]:
+    """The calls that compute the parts, whose rows follow one another in q: one, or one for each part."""
+    ends = [sum(p.q_end - p.q_begin for p in parts[: i + 1]) for i in range(len(parts))]
+    rows = [(end - (p.q_end - p.q_begin), end) for p, end in zip(parts, ends)]
+    keys = [(p.k_begin, p.k_end) for p in parts]
+    if not _together(parts, q.shape[0]):
+        return [Packing((r,), (k,), part.window.options()) for r, k, part in zip(rows, keys, parts)]
+    lengths = [tuple(end - begin for begin, end in ranges) for ranges in (rows, keys)]
+    options = {"q_starts": _starts(lengths[0], q.device), "kv_starts": _starts(lengths[1], q.device)}
+    options.update(max_q_len=max(lengths[0]), max_kv_len=max(lengths[1]), **parts[0].window.options())
+    return [Packing(tuple(rows), tuple(keys), options)]
 
 
 def attend_parts(q: Any, k: Any, v: Any, parts: List[Part], options: Dict[str, Any], names: Tuple[str, ...]) -> Dict[str, Any]:
     """out and statistics of the parts, one after another. q has their rows one after another, k and v all."""
-    lengths, keys = [p.q_end - p.q_begin for p in parts], [(p.k_begin, p.k_end) for p in parts]
     if not parts:  # this rank has no rows
         out = q.new_empty((*q.shape[:3], v.shape[3]))
         return {"out": out, **{name: q.new_empty(q.shape[:3], dtype=torch.float32) for name in names}}
-    if _together(parts, q.shape[0]):
-        starts = dict(q_starts=_starts(lengths, q), kv_starts=_starts([end - begin for begin, end in keys], q))
-        bounds = dict(max_q_len=max(lengths), max_kv_len=max(end - begin for begin, end in keys))
-        result = attend(q, _rows(k, keys), _rows(v, keys), stats=names, **starts, **bounds, **parts[0].window.options(), **options)
-        return {"out": result.out, **{name: getattr(result, name) for name in names}}
-    results: List[Any] = []
-    at = 0
-    for part, length in zip(parts, lengths):
-        rows = [(part.k_begin, part.k_end)]
-        results.append(
-            attend(q[:, :, at : at + length], _rows(k, rows), _rows(v, rows), stats=names, **part.window.options(), **options)
-        )
-        at += length
+    results = []
+    for one in _packings(parts, q):
+        rows = q[:, :, one.rows[0][0] : one.rows[-1][1]]
+        results.append(attend(rows, _rows(k, one.keys), _rows(v, one.keys), stats=names, **one.options, **options))
+    if len(results) == 1:
+        return {name: getattr(results[0], name) for name in ("out", *names)}
     return {name: torch.cat([getattr(result, name) for result in results], 2) for name in ("out", *names)}
 
 
-def backward_parts(
-    saved: Dict[str, Any], upstream: Dict[str, Any], parts: List[Part], options: Dict[str, Any], names: Tuple[str, ...]
-) -> Dict[str, Any]:
-    """The gradients of q, or of k and v, of the parts, one after another. The tensors of the other side are the whole."""
-    of_queries = names == ("q",)
-    if not parts:
-        return {name: torch.zeros_like(saved[name]) for name in names}
-    q_rows, k_rows = [(p.q_begin, p.q_end) for p in parts], [(p.k_begin, p.k_end) for p in parts]
-
-    def one(q_range: List[Tuple[int, int]], k_range: List[Tuple[int, int]], at: int, more: Dict[str, Any]) -> Dict[str, Any]:
-        count = sum(end - begin for begin, end in (q_range if of_queries else k_range))
-        here = [(at, at + count)]
-        queries, keys = (here, k_range) if of_queries else (q_range, here)
-        tensors = {name: _rows(x, keys if name in ("k", "v") else queries) for name, x in saved.items()}
-        above = {name: _rows(x, queries) for name, x in upstream.items()}
-        return attention_backward(
-            above.pop("out"), *(tensors.pop(name) for name in ("q", "k", "v", "out", "lse")), gradients=names,
-            **tensors, **{"grad_" + name: x for name, x in above.items()}, **more, **options,
+def backward_parts(saved: Dict[str, Any], upstream: Dict[str, Any], parts: List[Part], options: Dict[str, Any]) -> Dict[str, Any]:
+    """The gradient of q of the parts, one after another, and what they add to those of all keys and values, in f32."""
+    result = {name: torch.zeros(saved[name].shape, dtype=torch.float32, device=saved[name].device) for name in ("k", "v")}
+    of_q = []
+    for one in _packings(parts, saved["q"]):
+        begin, end = one.rows[0][0], one.rows[-1][1]
+        tensors = {name: _rows(x, one.keys) if name in ("k", "v") else x[:, :, begin:end] for name, x in saved.items()}
+        above = {name: x[:, :, begin:end] for name, x in upstream.items()}
+        found = attention_backward(
+            above.pop("out"), *(tensors.pop(name) for name in ("q", "k", "v", "out", "lse")),
+            **tensors, **{"grad_" + name: x for name, x in above.items()}, **one.options, **options,
         )  # fmt: skip
+        of_q.append(found["q"])
+        at = 0
+        for first, last in one.keys:
+            for name in ("k", "v"):
+                result[name][:, :, first:last] += found[name][:, :, at : at + last - first]
+            at += last - first
+    result["q"] = torch.cat(of_q, 2) if len(of_q) > 1 else of_q[0] if of_q else torch.zeros_like(saved["q"])
+    return result
 
-    if _together(parts, saved["q"].shape[0]):
-        q_lengths, k_lengths = ([end - begin for begin, end in rows] for rows in (q_rows, k_rows))
-        more = dict(
-            q_starts=_starts(q_lengths, saved["q"]), kv_starts=_starts(k_lengths, saved["q"]),
-            max_q_len=max(q_lengths), max_kv_len=max(k_lengths), **parts[0].window.options(),
-        )  # fmt: skip
-        return one(q_rows, k_rows, 0, more)
-    results, at = [], 0
-    for part, q_range, k_range in zip(parts, q_rows, k_rows):
-        results.append(one([q_range], [k_range], at, part.window.options()))
-        at += (q_range[1] - q_range[0]) if of_queries else (k_range[1] - k_range[0])
-    return {name: torch.cat([result[name] for result in results], 2) for name in names}
+
+def add_up(x: torch.Tensor, rows: Ranges, group: Any) -> torch.Tensor:
+    """The sum over all ranks, of it this rank's rows."""
+    if str(dist.get_backend(group)) != "nccl":
+        total = x.cpu()
+        dist.all_reduce(total, group=group)
+        x = total.to(x.device)
+    else:
+        dist.all_reduce(x, group=group)
+    return torch.cat([x[:, :, begin:end] for begin, end in rows] or [x[:, :, :0]], 2)
 
 
 def gather(x: torch.Tensor, shares: Shares, group: Any) -> torch.Tensor:
@@ -233,12 +229,9 @@ class DeviceAttention(torch.autograd.Function):
             saved["entropy"] = entropy
             upstream["entropy"] = torch.zeros_like(lse) if given["entropy"] is None else given["entropy"]
         all_keys = {**saved, **{name: gather(saved[name], cut.keys, cut.group) for name in ("k", "v")}}
-        found = backward_parts(all_keys, upstream, cut.query_parts(), cut.options, ("q",))
-        del all_keys
-        all_queries = {n: x if n in ("k", "v") else gather(x, cut.queries, cut.group) for n, x in saved.items()}
-        all_above = {name: gather(x, cut.queries, cut.group) for name, x in upstream.items()}
-        found.update(backward_parts(all_queries, all_above, cut.key_parts(), cut.options, ("k", "v")))
-        return (None, None, found["q"], found["k"], found["v"])
+        found = backward_parts(all_keys, upstream, cut.query_parts(), cut.options)
+        keys = [add_up(found[n], cut.keys[cut.rank], cut.group).to(saved[n].dtype) for n in ("k", "v")]
+        return (None, None, found["q"], *keys)
 
 
 class DeviceCut(NamedTuple):
@@ -254,9 +247,6 @@ class DeviceCut(NamedTuple):
 
     def query_parts(self) -> List[Part]:
         return query_parts(self.queries[self.rank], self.documents, self.window)
-
-    def key_parts(self) -> List[Part]:
-        return key_parts(self.keys[self.rank], self.documents, self.window)
 
 
 def make_cut(group: Any, rank: int, queries: Shares, keys: Optional[Shares], options: Dict[str, Any]) -> DeviceCut:

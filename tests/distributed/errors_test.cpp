@@ -157,6 +157,16 @@ TEST(DistributedErrors, WhatIsNotServed) {
   EXPECT_THAT(errors, Each(HasSubstr("weights have the rows of this rank, and heads have all rows")));
 }
 
+TEST(DistributedErrors, ComputingInE4m3) {
+  const auto errors = errors_of_ranks(2, [](Transport& transport) {
+    Local here(20);
+    AttentionParams params;
+    params.compute = DType::f8e4m3;
+    distributed_attention(transport, here.q, here.k, here.v, here.out, params_for(2, 40), params);
+  });
+  EXPECT_THAT(errors, Each(HasSubstr("compute is f8e4m3, which is not served across ranks")));
+}
+
 TEST(DistributedErrors, MapsOfOtherSizes) {
   const auto errors = errors_of_ranks(2, [](Transport& transport) {
     Local here(20);

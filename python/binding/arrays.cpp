@@ -43,7 +43,7 @@ constexpr int kAligned = 0x100, kNativeOrder = 0x200, kWritable = 0x400;
 
 struct Torch {
   PyObject *tensor = nullptr, *parameter = nullptr, *empty_like = nullptr, *empty_like_options = nullptr;
-  PyObject *is_grad_enabled = nullptr, *forward_ad = nullptr;
+  PyObject *is_grad_enabled = nullptr, *forward_ad = nullptr, *draw_seed = nullptr;
   PyObject* types[kTypes] = {};
   PyObject* checks[kChecks] = {};  // give something true where the call is followed
   // By rootdk_device_kind: functions that tell whether autocast is on and its type, and what to call both with.
@@ -259,6 +259,14 @@ bool autocast_keeps(const rootdk_tensor& x) {
   return without_error(same);
 }
 
+bool draw_seed(uint64_t* seed) {
+  PyObject* drawn = torch.draw_seed ? call(torch.draw_seed) : nullptr;
+  if (!drawn) return false;
+  *seed = PyLong_AsUnsignedLongLongMask(drawn);
+  Py_DECREF(drawn);
+  return without_error(true);
+}
+
 PyObject* empty_like(PyObject* x) {
   PyObject* arguments = PyTuple_Pack(1, x);
   PyObject* result = arguments ? PyObject_Call(torch.empty_like, arguments, torch.empty_like_options) : nullptr;
@@ -308,6 +316,7 @@ bool learn_torch(PyObject* names) {
     take(names, name, &found.checks[check++]);
   }
   take(names, "forward_ad", &found.forward_ad);
+  take(names, "draw_seed", &found.draw_seed);
   static constexpr const char* kAutocast[2][3] = {{"cpu_autocast", "cpu_autocast_type", "cpu_autocast_arguments"},
                                                   {"cuda_autocast", "cuda_autocast_type", "cuda_autocast_arguments"}};
   for (int device = 0; device < 2; ++device) {

@@ -40,6 +40,10 @@ bool gradients_are_on();
 // Whether autocast, where it is on, leaves tensors like x as they are.
 bool autocast_keeps(const rootdk_tensor& x);
 
+// A seed of dropout from PyTorch's generator. False: with a Python error, or without one where there is no function for
+// it.
+bool draw_seed(uint64_t* seed);
+
 // Of PyTorch's tensors, new references: contiguous memory of x's shape and type, and x with contiguous memory.
 PyObject* empty_like(PyObject* x);
 PyObject* contiguous(PyObject* x);

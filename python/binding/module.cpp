@@ -59,10 +59,10 @@ PyObject* scaled_dot_product_attention(PyObject*, PyObject* arguments) {
   }
   Call call;
   call.params = default_params();
-  const bool plain_dropout = (PyFloat_CheckExact(dropout) && PyFloat_AsDouble(dropout) == 0.0);
+  const double drops = PyFloat_CheckExact(dropout) ? PyFloat_AsDouble(dropout) : -1.0;
   const bool plain_causal = causal == Py_True || causal == Py_False;
-  if (!plain_dropout || !plain_causal || !read_inputs(call, query, key, value) || call.kind != Kind::torch ||
-      !is_shared(call, gqa == Py_True) || !autocast_keeps(call.q)) {
+  if (!(drops >= 0.0 && drops < 1.0) || !plain_causal || !read_inputs(call, query, key, value) ||
+      call.kind != Kind::torch || !is_shared(call, gqa == Py_True) || !autocast_keeps(call.q)) {
     return failed(nullptr);
   }
   if (scale != Py_None) {
@@ -76,6 +76,11 @@ PyObject* scaled_dot_product_attention(PyObject*, PyObject* arguments) {
     // Keys that no query attends to have gradients, too: zeros, which the general way makes.
     if (differentiates && call.q.shape[2] < call.k.shape[2]) return general_way();
     set_upper_left(call);
+  }
+  // Drawn last: a call that goes the general way draws there.
+  if (drops > 0.0) {
+    call.params.dropout = drops;
+    if (!draw_seed(&call.params.seed)) return failed(nullptr);
   }
   return differentiates ? differentiate(call, query, key, value) : run_for_output(call, query);
 }

@@ -64,6 +64,7 @@ def learn_torch(torch: Any, dtypes: Any) -> None:
             "transform": getattr(functorch, "peek_interpreter_stack", None),
             "tracing_state": getattr(raw, "_get_tracing_state", None),
             "forward_ad": torch.autograd.forward_ad,
+            "draw_seed": lambda: int(torch.randint(2**62, ())),
             **{
                 f"{device}_{name}": value
                 for device, values in autocast.items()

@@ -19,8 +19,15 @@ def _dropout_of(module: nn.Module, dropout: nn.Dropout) -> float:
     return float(dropout.p) if module.training else 0.0
 
 
-def _cached(module: Any, layer_past: Any, k: torch.Tensor, v: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor]:
-    return (k, v) if layer_past is None else layer_past.update(k, v, module.layer_idx)
+def _cached(
+    module: Any, layer_past: Any, k: torch.Tensor, v: torch.Tensor, options: Dict[str, Any]
+) -> Tuple[torch.Tensor, torch.Tensor]:
+    """The keys and values so far. The first versions of transformers 5 tell a cache of fixed size where new ones go."""
+    if layer_past is None:
+        return k, v
+    position = options.get("cache_position")
+    told = () if position is None else ({"cache_position": position},)
+    return layer_past.update(k, v, module.layer_idx, *told)  # type: ignore[no-any-return]
 
 
 def _bloom(attend: Attend) -> Dict[str, Callable[..., Any]]:
@@ -32,10 +39,10 @@ def _bloom(attend: Attend) -> Dict[str, Callable[..., Any]]:
         attention_mask: Optional[torch.Tensor],
         layer_past: Any = None,
         output_attentions: bool = False,
-        **_: Any,
+        **options: Any,
     ) -> Output:
         q, k, v = module._reshape(module.query_key_value(hidden_states))
-        k, v = _cached(module, layer_past, k, v)
+        k, v = _cached(module, layer_past, k, v, options)
         out, weights = attend(
             module,
             q,
@@ -62,13 +69,13 @@ def _falcon(attend: Attend) -> Dict[str, Callable[..., Any]]:
         layer_past: Any = None,
         output_attentions: bool = False,
         position_embeddings: Optional[Tuple[torch.Tensor, torch.Tensor]] = None,
-        **_: Any,
+        **options: Any,
     ) -> Output:
         q, k, v = (x.transpose(1, 2) for x in module._split_heads(module.query_key_value(hidden_states)))
         if alibi is None:
             rotate = sys.modules[type(module).__module__].apply_rotary_pos_emb  # type: ignore[attr-defined]
             q, k = rotate(q, k, *position_embeddings)  # type: ignore[misc]
-        k, v = _cached(module, layer_past, k, v)
+        k, v = _cached(module, layer_past, k, v, options)
         # The model has added alibi to the mask. Dropout without alibi is left out, as in the module itself.
         out, weights = attend(
             module,

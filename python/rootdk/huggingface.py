@@ -24,6 +24,7 @@ from .torch._sdpa import lower_for_autocast
 
 NAME = "rootdk"
 _RANKS = "rootdk_ranks"  # attention over the ranks of a group
+SHARES = ("zigzag", "contiguous", "striped")  # how they divide a sequence
 _SATURATED = 0.9
 _COLUMNS = (("layer", ""), *SUMMARY_COLUMNS)
 _STATS = ("entropy", "max_logit", "max_weight", "sum_p2")
@@ -234,6 +235,8 @@ def use(model: Any, *, stats: bool = False, group: Any = None, shares: str = "zi
     the logits or hidden states: rows(model, total) says which, gather(model, x) joins those of all ranks. With labels the
     losses of the ranks add up to that of the whole, and so do the gradients of the parameters. `shares` is how the rows
     are handed out: "zigzag", "contiguous" or "striped"."""
+    if shares not in SHARES:
+        raise ValueError(f"use: shares is {shares!r}, expected one of {', '.join(SHARES)}")
     register()
     ranks: Any = None
     if group is not None:

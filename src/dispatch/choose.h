@@ -127,10 +127,12 @@ inline void provide_workspace(std::string_view operation, CudaExecution& executi
 
 // Runs a call on the first implementation that accepts it.
 template <class Call>
-void run(std::string_view operation, Call call) {
+void run(std::string_view operation, const Call& call) {
   const Answer<Call> chosen = choose(operation, call);
-  provide_workspace(operation, call.execution.cuda, chosen.workspace_bytes);
-  chosen.run(call);
+  if (chosen.workspace_bytes == 0 || !call.execution.cuda.allocate) return chosen.run(call);
+  Call with_workspace = call;
+  provide_workspace(operation, with_workspace.execution.cuda, chosen.workspace_bytes);
+  chosen.run(with_workspace);
 }
 
 template <class MakeCall>

@@ -115,7 +115,7 @@ def test_what_pytorch_follows_is_left_to_the_general_way():
         assert binding.attention((q, k, v), {}) is NotImplemented
     assert run(q.to("meta"), k, v, *plain) is NotImplemented
     assert run(q.to_sparse(), k, v, *plain) is NotImplemented
-    assert run(q, k, v, None, 0.5, False, None, False) is NotImplemented
+    assert run(q, k, v, None, 1.0, False, None, False) is NotImplemented
     if hasattr(torch, "vmap"):
 
         def inside(q, k, v):
@@ -198,6 +198,24 @@ def test_what_autograd_promises_holds_for_the_binding():
         rootdk.attention(q, k[..., :3], v)
     with pytest.raises(RuntimeError, match="head_dim"):
         operators.scaled_dot_product_attention(q, k[..., :3], v)
+
+
+@needs_binding
+def test_dropout_draws_what_the_general_way_draws(monkeypatch):
+    torch = pytest.importorskip("torch")
+    from rootdk.torch import _sdpa
+
+    q, k, v = (torch.from_numpy(x).requires_grad_() for x in random_arrays(kv_heads=4))
+
+    def outcome():
+        torch.manual_seed(5)
+        outs = [_sdpa.scaled_dot_product_attention(q, k, v, dropout_p=0.3) for _ in range(2)]
+        assert not torch.equal(*outs)
+        return (*outs, *torch.autograd.grad(outs[1].sum(), (q, k, v)), torch.rand(1))
+
+    fast = outcome()
+    monkeypatch.setattr(_sdpa, "_fast_attention", None)
+    assert all(torch.equal(a, b) for a, b in zip(fast, outcome()))
 
 
 @needs_binding

@@ -219,11 +219,28 @@ def test_a_captured_graph():
 def test_compiled_functions():
     q, k, v = tensors()
     grad = torch.randn_like(q)
-    function = torch.compile(lambda q, k, v: operators.scaled_dot_product_attention(q, k, v, is_causal=True) * 2, fullgraph=True)
-    expected = gradients(lambda q, k, v: operators.scaled_dot_product_attention(q, k, v, is_causal=True) * 2, (q, k, v), grad)
-    for _ in range(2):
-        for a, b in zip(gradients(function, (q, k, v), grad), expected):
-            close(a, b, 1e-2)
+
+    def doubled(q, k, v):
+        return operators.scaled_dot_product_attention(q, k, v, is_causal=True) * 2
+
+    expected = gradients(doubled, (q, k, v), grad)
+    for mode in ("default", "reduce-overhead"):  # the second captures CUDA graphs after the first calls
+        torch._dynamo.reset()
+        function = torch.compile(doubled, fullgraph=True, mode=mode)
+        for _ in range(4):
+            torch.compiler.cudagraph_mark_step_begin()
+            for a, b in zip(gradients(function, (q, k, v), grad), expected):
+                close(a, b, 1e-2)
+
+
+def test_dropout_draws_what_ctypes_draws():
+    q, k, v = tensors()
+    outs = []
+    for context in (contextlib.nullcontext(), without_binding()):
+        with context:
+            torch.manual_seed(4)
+            outs.append(operators.scaled_dot_product_attention(q, k, v, dropout_p=0.2))
+    assert torch.equal(*outs) and not torch.equal(outs[0], operators.scaled_dot_product_attention(q, k, v))
 
 
 def test_errors_are_those_of_the_general_way():

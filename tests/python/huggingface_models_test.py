@@ -158,6 +158,31 @@ def test_generation_with_a_cache(decoder):
     assert torch.equal(decoder.generate(ids, use_cache=False, **options).sequences, expected.sequences)
 
 
+@pytest.mark.parametrize("make", [bloom, falcon])
+def test_a_cache_is_told_where_new_keys_go(make):
+    """As the first versions of transformers 5 do."""
+    told = []
+
+    class Cache(transformers.DynamicCache):
+        def update(self, k, v, layer, *rest):
+            told.append(rest)
+            return super().update(k, v, layer)
+
+    model = made(make)
+    rootdk.huggingface.use(model)
+    attention = next(x for x in model.modules() if type(x).__name__ in ("BloomAttention", "FalconAttention"))
+    inner = attention.forward
+    attention.forward = lambda *given, **named: inner(*given, **named, cache_position="here")
+    model(ids_and_mask("left")[0], past_key_values=Cache())
+    assert told == [({"cache_position": "here"},), ()]
+
+
+def test_shares_are_checked_also_without_a_group():
+    model = made(bloom)
+    with pytest.raises(ValueError, match="shares is 'zigzog', expected one of zigzag, contiguous, striped"):
+        rootdk.huggingface.use(model, shares="zigzog")
+
+
 def test_weights_and_statistics(model):
     ids, mask = ids_and_mask("none")
     with torch.no_grad():
@@ -201,7 +226,7 @@ def test_what_is_not_served_is_refused_by_name():
     for module in model.modules():
         if type(module).__name__ == "BloomAttention":
             module.pretraining_tp, module.slow_but_exact = 2, True
-    with pytest.raises(rootdk.UnsupportedError, match="BloomForCausalLM: slow_but_exact .*stays on 'eager'"):
+    with pytest.raises(rootdk.UnsupportedError, match="BloomForCausalLM: slow_but_exact .*it is on 'eager'"):
         rootdk.huggingface.use(model)
     assert model.config._attn_implementation == "eager"
 

@@ -1,5 +1,6 @@
 """rootdk.torch against PyTorch: values, gradients, conventions, and torch.compile where PyTorch has it."""
 
+import functools
 import math
 import subprocess
 import sys
@@ -376,6 +377,67 @@ def test_compile_keeps_one_graph(device):
     torch.testing.assert_close(plain, fused, rtol=tolerance, atol=tolerance)
     for a, b in zip(*(torch.autograd.grad(out.float().square().mean(), leaves) for out in (plain, fused))):
         torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+
+
+needs_lean_operators = pytest.mark.skipif(
+    not (HAS_OPERATORS and rootdk.torch._operator._compiled.IS_SERVED),
+    reason=f"dynamo of PyTorch {torch.__version__} gets the operator with all options",
+)
+
+
+@needs_lean_operators
+def test_lean_operators_pass_pytorchs_own_checks():
+    q, k, v, bias = tensors((1, 4, 5, 8), (1, 2, 7, 8), (1, 2, 7, 6), (1, 1, 5, 7))
+    mask = torch.rand(5, 7) < 0.8
+    checks = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")  # no gradient of their own
+    for options in ((None, None, True, [-1, -1], None), (mask, bias, False, [3, 2], 0.4)):
+        torch.library.opcheck(torch.ops.rootdk.attend.default, (q, k, v, *options), test_utils=checks)
+        torch.library.opcheck(torch.ops.rootdk.attend_with_lse.default, (q, k, v, *options), test_utils=checks)
+        out, lse = torch.ops.rootdk.attend_with_lse(q, k, v, *options)
+        for needs in ([True] * 3 + [options[1] is not None], [False, True, False, False]):
+            arguments = (torch.randn_like(out), q, k, v, out, lse, *options, needs)
+            torch.library.opcheck(torch.ops.rootdk.attend_backward.default, arguments, test_utils=checks)
+
+
+@needs_lean_operators
+def test_lean_operators_are_one_node_with_the_results_of_a_plain_call():
+    found = []
+
+    def note(graph, example):
+        found.extend(str(node.target) for node in graph.graph.nodes if "rootdk" in str(node.target))
+        return make_boxed_func(graph.forward)
+
+    from functorch.compile import make_boxed_func
+    from torch._dynamo.backends.common import aot_autograd
+
+    bias = torch.randn(1, 4, 9, 5).requires_grad_()
+    mask = torch.rand(9, 5) < 0.8
+    for lengths, options in (
+        ((6, 6), {}),
+        ((6, 6), {"is_causal": True, "scale": 0.3}),
+        ((6, 8), {"is_causal": True}),
+        ((9, 5), {"is_causal": True}),
+        ((9, 5), {"attn_mask": mask}),
+        ((9, 5), {"attn_mask": bias}),
+    ):
+        for kv_heads in (4, 2):
+            shapes = ((2, 4, lengths[0], 8), (2, kv_heads, lengths[1], 8), (2, kv_heads, lengths[1], 8))
+            leaves = tensors(*shapes, grad=True)
+            sources = (*leaves, bias) if options.get("attn_mask") is bias else leaves
+            call = functools.partial(rootdk.torch.scaled_dot_product_attention, **options, enable_gqa=kv_heads == 2)
+            found.clear()
+            torch._dynamo.reset()
+            compiled = torch.compile(lambda q, k, v: call(q, k, v), backend=aot_autograd(fw_compiler=note), fullgraph=True)
+            with torch.no_grad():
+                assert torch.equal(compiled(*leaves), call(*leaves))
+            assert found == ["rootdk.attend.default"]
+            found.clear()
+            results, expected = compiled(*leaves), call(*leaves)
+            assert torch.equal(results, expected)
+            grad = torch.randn_like(results)
+            for a, b in zip(*(torch.autograd.grad(x, sources, grad) for x in (results, expected))):
+                assert torch.equal(a, b)
+            assert found == ["rootdk.attend_with_lse.default", "rootdk.attend_backward.default"]
 
 
 @needs_operators

@@ -78,6 +78,7 @@ enum class Scheme : std::int32_t {
   ring = 1,       // chunks of keys pass by, a few in memory at a time
   gather = 2,     // the same, with memory for all chunks that a rank needs: no rank waits for a slower one
   heads = 3,      // Ulysses: all rows of some heads, exchanged before and after
+  both = 4,       // heads are exchanged among groups of head_ranks ranks, and chunks of keys pass from group to group
 };
 ROOTDK_API const char* name_of(Scheme scheme);
 
@@ -98,6 +99,7 @@ struct DistributedParams {
   std::int64_t key_chunk = 1024;  // a multiple of 8
   std::int64_t query_block = 256;
 
+  int head_ranks = 0;            // of scheme both: a divisor of the ranks, whose groups follow one another; 0: by cost
   std::int64_t buffers = 3;      // chunks in memory at a time in a ring, at least 2
   double timeout_seconds = 300;  // of each wait for another rank
   MachineRates rates{};
@@ -144,11 +146,13 @@ struct SchemeCost {
   double efficiency = 0;        // time of the work spread evenly with no transfer, over total_seconds
   double sent_bytes = 0;        // by the rank that sends most
   double buffer_bytes = 0;      // beside the caller's tensors
+  int head_ranks = 0;           // of scheme both
 };
 
 struct DistributedExplanation {
   Scheme chosen = Scheme::automatic;
-  std::vector<SchemeCost> schemes{};  // ring, gather, heads
+  int head_ranks = 0;                 // where both is chosen
+  std::vector<SchemeCost> schemes{};  // ring, gather, heads, both
   std::string error{};                // what the call would say of these arguments; empty: nothing
 };
 

@@ -32,7 +32,8 @@ typedef enum rootdk_scheme {
   ROOTDK_SCHEME_AUTOMATIC = 0,
   ROOTDK_SCHEME_RING = 1,
   ROOTDK_SCHEME_GATHER = 2,
-  ROOTDK_SCHEME_HEADS = 3
+  ROOTDK_SCHEME_HEADS = 3,
+  ROOTDK_SCHEME_BOTH = 4
 } rootdk_scheme;
 
 /* rootdk::DistributedParams. The ranges of all ranks follow one another; counts [ranks] says how many each has. */
@@ -46,6 +47,7 @@ typedef struct rootdk_distributed_params {
   int64_t key_chunk, query_block, buffers;
   double timeout_seconds;
   double flops, link_bytes, link_latency, memory_bytes; /* rootdk::MachineRates */
+  int64_t head_ranks;                                   /* of scheme both; 0: by cost */
 } rootdk_distributed_params;
 
 /* Fill a struct with its defaults; struct_size is the caller's sizeof. */

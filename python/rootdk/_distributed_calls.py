@@ -40,6 +40,7 @@ class Distributed(ctypes.Structure):
         ("link_bytes", ctypes.c_double),
         ("link_latency", ctypes.c_double),
         ("memory_bytes", ctypes.c_double),
+        ("head_ranks", ctypes.c_int64),
     ]
 
 
@@ -66,6 +67,7 @@ class Cut(NamedTuple):
     key_chunk: int
     query_block: int
     timeout: float
+    head_ranks: int
 
     @property
     def total_keys(self) -> int:
@@ -87,7 +89,7 @@ class Cut(NamedTuple):
             setattr(result, name + "_counts", counts)
             setattr(result, name + "_ranges", ranges)
         result.scheme, result.key_chunk, result.query_block = self.scheme, self.key_chunk, self.query_block
-        result.timeout_seconds = self.timeout
+        result.timeout_seconds, result.head_ranks = self.timeout, self.head_ranks
         return result, kept
 
 

@@ -43,7 +43,7 @@ class GroupTransport:
             raise ValueError("rootdk: this process is not in the group")
         backend = str(dist.get_backend(group))
         if backend == "nccl":
-            raise NotImplementedError("rootdk: tensors lie on the CPU, which a group on nccl does not send; use gloo or mpi")
+            raise ValueError("rootdk: the tensors lie on the CPU, which a group on nccl does not send; use gloo or mpi")
         self._peers = [self._global(r) for r in range(self.size)]
         self._open: Dict[int, Tuple[Any, torch.Tensor]] = {}
         self._numbers = itertools.count(1)

@@ -6,13 +6,13 @@
     >>> q, k, v = (rootdk.distributed.take(x, rows) for x in (whole_q, whole_k, whole_v))
     >>> out = rootdk.distributed.attention(q, k, v, shares="zigzag", causal=True)   # this rank's rows; has gradients
 
-Results have the same bits for any number of ranks, any shares and any scheme (docs/scale.md). Tensors lie on the CPU; the
-group is one that sends these: gloo or mpi.
+Results have the same bits for any number of ranks, any shares and any scheme (docs/scale.md). Tensors lie on the CPU, with a
+group on gloo or mpi, or on GPUs, with one on nccl (or gloo, through the memory of the host) and fewer options.
 """
 
 import ctypes
 import itertools
-from typing import TYPE_CHECKING, Any, List, Literal, Optional, Sequence, Tuple, Union, overload
+from typing import TYPE_CHECKING, Any, List, Literal, NamedTuple, Optional, Sequence, Tuple, Union, overload
 
 import torch
 import torch.distributed as dist
@@ -20,18 +20,19 @@ import torch.distributed as dist
 from . import _abi
 from ._abi import give_arena, take_arena
 from ._arrays import kind_of
+from ._device_ranks import DeviceAttention, DeviceCut, make_cut
 from ._distributed_calls import Cut, Range, Ranges, Shares, backward, c_merge_over_ranks, c_shares, forward
 from ._params import ATTENTION, DIFFERENTIABLE, AttentionOptions, Pair, Params, choice, spells_out, whole
 from ._result import AttentionResult
 from ._slots import write_tensor
-from ._stats import Asked, AskedRows, Rows, Stats, StatsRequest
-from ._transport import Group, GroupTransport, transport_of
+from ._stats import ROW_STATS, Asked, AskedRows, Rows, Stats, StatsRequest, stat_names
+from ._transport import Group, transport_of
 from ._typing import Integers
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-SCHEMES = {"automatic": 0, "ring": 1, "gather": 2, "heads": 3}
+SCHEMES = {"automatic": 0, "ring": 1, "gather": 2, "heads": 3, "both": 4}
 LAYOUTS = {"contiguous": 0, "zigzag": 1, "documents": 2, "striped": 3}
 
 
@@ -124,19 +125,33 @@ class _Attention(torch.autograd.Function):
         return (None, None, None, None, *(gradients.get(name) for name in names))
 
 
-def _total(rows: int, transport: GroupTransport) -> int:
-    total = torch.tensor([rows])
-    dist.all_reduce(total, group=transport.group)
-    return int(total)
+class _Ranks(NamedTuple):
+    """The group of a call, and where its tensors lie."""
 
+    group: Group
+    rank: int
+    size: int
+    device: torch.device
 
-def _resolve(layout: Union[str, Shares], rows: int, starts: Any, causal: bool, transport: GroupTransport) -> Shares:
-    if not isinstance(layout, str):
-        return layout
-    if layout == "documents" and starts is None:
-        raise ValueError('rootdk: shares="documents" needs q_starts')
-    total = _total(rows, transport) if layout != "documents" else 0
-    return shares(layout, total, transport.size, starts=starts, causal=causal)
+    @classmethod
+    def of(cls, group: Group, q: torch.Tensor) -> "_Ranks":
+        if not dist.is_available() or not dist.is_initialized():
+            raise RuntimeError("rootdk: torch.distributed has no process group here (init_process_group)")
+        return cls(group, dist.get_rank(group), dist.get_world_size(group), q.device)
+
+    def total(self, rows: int) -> int:
+        on_device = str(dist.get_backend(self.group)) == "nccl"
+        total = torch.tensor([rows], device=self.device if on_device else "cpu")
+        dist.all_reduce(total, group=self.group)
+        return int(total)
+
+    def resolve(self, layout: Union[str, Shares], rows: int, starts: Any, causal: bool) -> Shares:
+        """The ranges of each rank."""
+        if not isinstance(layout, str):
+            return layout
+        if layout == "documents" and starts is None:
+            raise ValueError('rootdk: shares="documents" needs q_starts')
+        return shares(layout, self.total(rows) if layout != "documents" else 0, self.size, starts=starts, causal=causal)
 
 
 @overload
@@ -149,6 +164,7 @@ def attention(
     shares: Union[str, Shares] = "contiguous",
     kv_shares: Union[None, str, Shares] = None,
     scheme: str = "automatic",
+    head_ranks: int = 0,
     key_chunk: int = 1024,
     query_block: int = 256,
     timeout: float = 300.0,
@@ -170,6 +186,7 @@ def attention(
     shares: Union[str, Shares] = "contiguous",
     kv_shares: Union[None, str, Shares] = None,
     scheme: str = "automatic",
+    head_ranks: int = 0,
     key_chunk: int = 1024,
     query_block: int = 256,
     timeout: float = 300.0,
@@ -191,6 +208,7 @@ def attention(
     shares: Union[str, Shares] = "contiguous",
     kv_shares: Union[None, str, Shares] = None,
     scheme: str = "automatic",
+    head_ranks: int = 0,
     key_chunk: int = 1024,
     query_block: int = 256,
     timeout: float = 300.0,
@@ -212,6 +230,7 @@ def attention(
     shares: Union[str, Shares] = "contiguous",
     kv_shares: Union[None, str, Shares] = None,
     scheme: str = "automatic",
+    head_ranks: int = 0,
     key_chunk: int = 1024,
     query_block: int = 256,
     timeout: float = 300.0,
@@ -233,6 +252,7 @@ def attention(
     shares: Union[str, Shares] = "contiguous",
     kv_shares: Union[None, str, Shares] = None,
     scheme: str = "automatic",
+    head_ranks: int = 0,
     key_chunk: int = 1024,
     query_block: int = 256,
     timeout: float = 300.0,
@@ -248,7 +268,8 @@ def attention(
       shares      which rows each rank has: "contiguous", "zigzag" and "striped" (causal), "documents" (packed sequences, with q_starts
                   of the whole), or a list of ranges for each rank (shares())
       kv_shares   those of k and v, where they differ
-      scheme      "automatic", "ring", "gather" or "heads"; results are the same
+      scheme      "automatic", "ring", "gather", "heads" or "both"; results are the same
+      head_ranks  of "both": how many ranks, one after another, exchange heads; 0: by cost
       key_chunk, query_block   where sums are cut; results depend on these in their last bits
       timeout     seconds of each wait for another rank, after which every rank gets an error
       stats       True or names: lse, max_logit, max_weight, entropy, sum_p2, column_mass (of this rank's keys)
@@ -263,23 +284,29 @@ def attention(
             raise TypeError(f"rootdk: {name} is a {type(x).__name__}, expected a PyTorch tensor")
         if x.dim() != 4:
             raise ValueError(f"rootdk: {name} has the shape {tuple(x.shape)}, expected four dimensions")
-    transport = transport_of(group)
+    ranks = _Ranks.of(group, q)
+    causal = bool(options.get("causal"))
+    queries = ranks.resolve(shares, q.shape[2], options.get("q_starts"), causal)
+    if kv_shares is None and isinstance(shares, str) and shares != "documents":
+        keys: Optional[Shares] = ranks.resolve(shares, k.shape[2], None, causal)
+    else:
+        keys = None if kv_shares is None else ranks.resolve(kv_shares, k.shape[2], options.get("kv_starts"), causal)
+    if q.is_cuda:
+        if map_size is not None or weights is not False:
+            raise NotImplementedError("rootdk: map_size and weights are not served across ranks on a GPU")
+        names = stat_names(stats, ROW_STATS)
+        return _on_device(make_cut(group, ranks.rank, queries, keys, options), names, q, k, v)
     params = Params(options)
     params.read_seed()
-    causal = bool(options.get("causal"))
-    queries = _resolve(shares, q.shape[2], options.get("q_starts"), causal, transport)
-    if kv_shares is None and isinstance(shares, str) and shares != "documents":
-        keys: Optional[Shares] = _resolve(shares, k.shape[2], None, causal, transport)
-    else:
-        keys = None if kv_shares is None else _resolve(kv_shares, k.shape[2], options.get("kv_starts"), causal, transport)
     cut = Cut(
-        transport,
+        transport_of(group),
         queries,
         keys,
         choice(scheme, SCHEMES, "scheme"),
         whole(key_chunk, "key_chunk"),
         whole(query_block, "query_block"),
         float(timeout),
+        whole(head_ranks, "head_ranks"),
     )
     request = StatsRequest.make(stats, map_size, weights, 1)
     asked = () if request is None else request.names
@@ -291,6 +318,14 @@ def attention(
     if not arrays:
         return results[0]
     return AttentionResult(results[0], {name: x for name, x in arrays.items() if name != "lse" or name in asked})
+
+
+def _on_device(cut: DeviceCut, asked: Tuple[str, ...], q: Any, k: Any, v: Any) -> Any:
+    """The same where tensors lie on a GPU."""
+    names = asked if "lse" in asked else ("lse", *asked)
+    results = DeviceAttention.apply(cut, names, q, k, v)
+    arrays = dict(zip(names, results[1:]))
+    return AttentionResult(results[0], {name: arrays[name] for name in asked}) if asked else results[0]
 
 
 def _names(request: StatsRequest) -> Tuple[str, ...]:

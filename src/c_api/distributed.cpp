@@ -98,6 +98,8 @@ DistributedParams convert(const rootdk_distributed_params* given, int ranks) {
   params.key_chunk = p.key_chunk;
   params.query_block = p.query_block;
   params.buffers = p.buffers;
+  require(p.head_ranks >= 0 && p.head_ranks <= ranks, "c_api: head_ranks ", p.head_ranks, " of ", ranks, " ranks");
+  params.head_ranks = static_cast<int>(p.head_ranks);
   params.timeout_seconds = p.timeout_seconds;
   params.rates = {
       .flops = p.flops, .link_bytes = p.link_bytes, .link_latency = p.link_latency, .memory_bytes = p.memory_bytes};

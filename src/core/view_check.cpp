@@ -84,9 +84,13 @@ void require_no_overlap(const NamedView& t) {
   std::size_t count = 0;
   for (int i = 0; i < t.view.rank; ++i) {
     if (t.view.size(i) == 0) return;
-    if (t.view.size(i) > 1) steps[count++] = {std::abs(t.view.stride(i)), t.view.size(i)};
+    if (t.view.size(i) == 1) continue;
+    // Inserted in order: of std::sort GCC 12 says that it may leave so small an array.
+    std::size_t at = count++;
+    const std::pair<std::int64_t, std::int64_t> step{std::abs(t.view.stride(i)), t.view.size(i)};
+    for (; at > 0 && step < steps[at - 1]; --at) steps[at] = steps[at - 1];
+    steps[at] = step;
   }
-  std::sort(steps.begin(), steps.begin() + count);
   std::int64_t reach = 1;
   for (const auto& [stride, size] : std::span(steps).first(count)) {
     require(stride >= reach, t.operation, ": the strides of ", t.name, " overlap: stride ", stride, " steps into the ",

@@ -24,9 +24,11 @@ const DecodeTable& bytes_decode() {
   return kTable;
 }
 
-// A processor may have products of bf16 without vpermi2b: it widens e4m3 as avx512 does.
+// A processor may have products of bf16 without vpermi2b: it widens e4m3 as avx512 does. One on which these products
+// are slow widens both: tokens take as long and prompts a half to two thirds of the time (docs/results/intel-amx.md).
 const DecodeTable& pairs_decode() {
   static const DecodeTable kTable = [] {
+    if (processor().slow_bf16) return bytes_decode();
     const DecodeTable table = with_kinds(bytes_decode(), avx512bf16_decode());
     return processor().avx512vbmi ? with_kinds(table, avx512vbmi_decode()) : table;
   }();

@@ -285,6 +285,7 @@ std::string refuse_few_queries(const ForwardCall& call, bool asked_for) {
   }
   if (call.params.score != Score::dot) return "it has the dot score alone";
   if (call.dropout.threshold) return "it has no dropout";
+  if (call.params.compute == DType::f8e4m3) return "it does not round weights to f8e4m3";
   return "";
 }
 

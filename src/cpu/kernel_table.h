@@ -74,6 +74,7 @@ struct ScoreRule {
   int64_t relative_entries = 0, relative_zero = 0;
   uint32_t dropout_threshold = 0;  // of 65536; 0: no dropout
   uint64_t dropout_seed = 0;
+  bool rounds_weights = false;    // to e4m3, after they are summed (rootdk/fp8.h)
   int64_t dropout_first_key = 0;  // the number that key 0 has in the dropout counter; a multiple of 8
 
   bool transforms = false;  // logits are formed before the exponential, instead of folding the scale into it

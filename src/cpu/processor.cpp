@@ -45,6 +45,8 @@ Processor look() {
   found.avx512 =
       zmm && found.avx2 && bit(extended.b, 16) && bit(extended.b, 17) && bit(extended.b, 30) && bit(extended.b, 31);
   found.avx512bf16 = found.avx512 && bit(more.a, 5);
+  constexpr unsigned kGenu = 0x756e6547;  // "Genu" of "GenuineIntel"
+  found.slow_bf16 = cpuid(0, 0).b == kGenu;
   found.avx512vnni = found.avx512 && bit(extended.c, 11);
   found.avx512vbmi = found.avx512 && bit(extended.c, 1);
   found.amx = tiles && found.avx512bf16 && bit(extended.d, 24) && bit(extended.d, 22) && request_tiles();

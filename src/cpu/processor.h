@@ -7,6 +7,7 @@ struct Processor {
   bool avx2 = false;        // with fma and f16c
   bool avx512 = false;      // f, bw, vl, dq
   bool avx512bf16 = false;  // vdpbf16ps
+  bool slow_bf16 = false;   // vdpbf16ps takes longer than the two products of f32 that it replaces: Intel's cores
   bool avx512vnni = false;  // vpdpbusd
   bool avx512vbmi = false;  // vpermi2b
   bool amx = false;         // amx-tile and amx-bf16, and the kernel lets this process use the tiles

@@ -81,6 +81,7 @@ QueryRows::QueryRows(const AttentionShape& shape, const AttentionParams& params,
     rule_.block_mask_stride = block_mask_.stride(3);
     rule_.block_keys = params.block_kv;
   }
+  rule_.rounds_weights = params.compute == DType::f8e4m3;
   rule_.dropout_threshold = dropout.threshold;
   rule_.dropout_seed = dropout.seed;
   rule_.dropout_first_key = shape.origin.key;

@@ -1,5 +1,5 @@
 // Attention in e4m3: its implementations, and the one on the CPU. That one quantises, and attends to the values of the
-// numbers with the kernels of f32. Its weights stay in f32: docs/fp8.md says how close that is to the reference.
+// numbers with the kernels of f32, which round weights to e4m3.
 
 #include <optional>
 
@@ -29,7 +29,7 @@ void forward_on_values(const Fp8ForwardCall& call) {
   const QuantizedViews numbers = quantised ? quantised->views() : numbers_of(call);
   const Fp8Values values = values_of(numbers, call.shape, call.params, DType::f32, executor_of(call.execution));
   ForwardCall plain = call;
-  plain.params.compute.reset();
+  plain.params.compute = DType::f8e4m3;  // f32 kernels take it as the type of the weights
   plain.params.fp8 = {};
   plain.q = values.q;
   plain.k = values.k;

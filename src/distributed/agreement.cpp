@@ -161,6 +161,7 @@ void add_whole(Request& request, const Whole& whole, const DistributedParams& di
   request.add("key_chunk", distributed.key_chunk);
   request.add("query_block", distributed.query_block);
   request.add("scheme", static_cast<std::int64_t>(distributed.scheme));
+  request.add("head_ranks", static_cast<std::int64_t>(distributed.head_ranks));
   request.add("shares of queries", distributed.queries);
   request.add("shares of keys", distributed.keys);
   request.add("score", static_cast<std::int64_t>(params.score));

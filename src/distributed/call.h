@@ -34,7 +34,14 @@ struct RowsGiven {
 // Every rank tells how many rows it has; throws on every rank where they differ in kind.
 RowsGiven agree_on_rows(Transport& transport, const Call& call, std::int64_t rows);
 
-// Heads exchanged (heads.cpp).
+// k and v of some heads: [batch, heads here, rows here, width].
+struct KeysOfHeads {
+  ConstTensorView k{}, v{};
+  std::int64_t first_head = 0;  // of the whole
+};
+// Chunks of keys pass by (forward.cpp). The blocks of the rows are those that the call gives to this rank.
+void attend_stream(Transport& transport, const Call& call, const Tiles& tiles, RowsHere rows, const KeysOfHeads& keys);
+// Heads exchanged, among all ranks or in groups (heads.cpp).
 void attend_heads(Transport& transport, const Call& call, const Tiles& tiles, const ConstTensorView& q,
                   const ConstTensorView& k, const ConstTensorView& v, const TensorView& out,
                   const AttentionStats& stats);

@@ -15,6 +15,7 @@ const char* name_of(Scheme scheme) {
     case Scheme::ring: return "ring";
     case Scheme::gather: return "gather";
     case Scheme::heads: return "heads";
+    case Scheme::both: return "both";
   }
   return "unknown";
 }
@@ -211,6 +212,62 @@ SchemeCost heads_cost(const Whole& whole, const DistributedShape& s, const Distr
   return cost;
 }
 
+// Heads exchanged among `members` ranks, chunks of keys that pass between their groups.
+SchemeCost both_cost(const Whole& whole, const DistributedShape& s, const DistributedParams& distributed, int members) {
+  const auto ranks = static_cast<double>(distributed.queries.size());
+  const std::int64_t most = (s.heads + members - 1) / members;  // heads of a rank
+  const std::int64_t group = s.heads / s.kv_heads, most_keys = std::min(s.kv_heads, (most + group - 1) / group);
+  DistributedShape part = s;
+  part.heads = most;
+  part.kv_heads = most_keys;
+  DistributedParams groups = distributed;
+  groups.queries = group_shares(distributed.queries, members);
+  groups.keys = group_shares(distributed.keys, members);
+  SchemeCost cost = stream_cost(Scheme::ring, whole, part, groups);
+  cost.scheme = Scheme::both;
+  cost.head_ranks = members;
+  // Each rank sends its rows of q, k and v of the heads of others, and gets its rows of out back.
+  const double away = (members - 1.0) / members;
+  const double widths = static_cast<double>(s.head_dim + s.value_dim) * static_cast<double>(s.element_bytes * s.batch);
+  const double rows = static_cast<double>(s.q_len) / ranks, keys = static_cast<double>(s.kv_len) / ranks;
+  const double key_heads = static_cast<double>(part.kv_heads) * members;
+  const double exchanged = away * widths * (rows * static_cast<double>(s.heads) + keys * key_heads);
+  const double seconds = exchanged / distributed.rates.link_bytes + 4 * members * distributed.rates.link_latency;
+  const double even =
+      cost.efficiency * cost.total_seconds * static_cast<double>(s.heads) / static_cast<double>(most * members);
+  cost.sent_bytes += exchanged;
+  cost.transfer_seconds += seconds;
+  cost.waiting_seconds += seconds;
+  cost.total_seconds += seconds;
+  cost.buffer_bytes +=
+      2 * widths * members * (rows * static_cast<double>(most) + keys * static_cast<double>(part.kv_heads));
+  cost.efficiency = cost.total_seconds > 0 ? even / cost.total_seconds : 1;
+  return cost;
+}
+
+// The best number of ranks that exchange heads, or the one that is asked for.
+SchemeCost best_both(const Whole& whole, const DistributedShape& s, const DistributedParams& distributed,
+                     const AttentionParams& params) {
+  SchemeCost best{.scheme = Scheme::both, .refusal = "the ranks have no divisor for groups"};
+  if (params.mask.defined() || params.bias.defined()) {
+    best.refusal = "a mask or a bias has the rows of this rank, and heads have all rows";
+    return best;
+  }
+  if (s.backward) {
+    best.refusal = "the backward pass streams keys and queries";
+    return best;
+  }
+  const auto ranks = static_cast<int>(distributed.queries.size());
+  for (int members = 1; members <= ranks; ++members) {
+    const bool asked = distributed.head_ranks == members;
+    const bool candidate = distributed.head_ranks == 0 && members > 1 && members < ranks && members <= s.heads;
+    if (ranks % members != 0 || !(asked || candidate)) continue;
+    const SchemeCost cost = both_cost(whole, s, distributed, members);
+    if (!best.refusal.empty() || cost.total_seconds < best.total_seconds) best = cost;
+  }
+  return best;
+}
+
 }  // namespace
 }  // namespace distributed
 
@@ -223,8 +280,8 @@ DistributedExplanation explain_distributed(const DistributedShape& shape, const 
     DistributedParams distributed = given;
     if (distributed.keys.empty()) distributed.keys = distributed.queries;
     require(!distributed.queries.empty(), kOperation, ": shares of the queries are not given");
-    require(static_cast<int>(given.scheme) >= 0 && static_cast<int>(given.scheme) <= 3, kOperation, ": scheme ",
-            static_cast<int>(given.scheme), " is none of automatic (0), ring (1), gather (2), heads (3)");
+    require(static_cast<int>(given.scheme) >= 0 && static_cast<int>(given.scheme) <= 4, kOperation, ": scheme ",
+            static_cast<int>(given.scheme), " is none of automatic (0), ring (1), gather (2), heads (3), both (4)");
     require(shape.heads >= 1 && shape.kv_heads >= 1 && shape.heads % shape.kv_heads == 0, kOperation, ": heads ",
             shape.heads, " is not a multiple of kv_heads ", shape.kv_heads);
     const AttentionShape sizes{.batch = shape.batch,
@@ -238,6 +295,7 @@ DistributedExplanation explain_distributed(const DistributedShape& shape, const 
     result.schemes.push_back(stream_cost(Scheme::ring, whole, shape, distributed));
     result.schemes.push_back(stream_cost(Scheme::gather, whole, shape, distributed));
     result.schemes.push_back(heads_cost(whole, shape, distributed, params));
+    result.schemes.push_back(best_both(whole, shape, distributed, params));
     const SchemeCost* best = &result.schemes[0];
     for (const SchemeCost& cost : result.schemes) {
       const bool forced = cost.scheme == given.scheme;
@@ -247,6 +305,7 @@ DistributedExplanation explain_distributed(const DistributedShape& shape, const 
       if (cost.total_seconds < best->total_seconds) best = &cost;
     }
     result.chosen = best->scheme;
+    result.head_ranks = best->head_ranks;
     if (!best->refusal.empty()) {
       result.error = std::string(kOperation) + ": scheme " + name_of(best->scheme) + ": " + best->refusal;
     }

@@ -102,15 +102,20 @@ std::int64_t Call::capacity() const {
 
 namespace {
 
-// The cost model is asked where there is a choice.
-Scheme choose_scheme(const Call& call, std::size_t element_bytes) {
-  const Scheme asked = call.distributed.scheme;
+// The cost model is asked where there is a choice. Fills in scheme and head_ranks.
+void choose_scheme(Call& call, std::size_t element_bytes) {
+  DistributedParams& distributed = call.distributed;
+  const Scheme asked = distributed.scheme;
   const bool of_rows = call.params.mask.defined() || call.params.bias.defined() || call.weights_of_rows;
-  require(asked != Scheme::heads || !of_rows, ErrorKind::unsupported,
-          "distributed_attention: scheme heads: a mask, a bias or weights have the rows of this rank, and heads have "
-          "all rows");
-  if (asked == Scheme::ring || asked == Scheme::gather || asked == Scheme::heads) return asked;
-  if (asked == Scheme::automatic && call.distributed.queries.size() == 1) return Scheme::ring;
+  require((asked != Scheme::heads && asked != Scheme::both) || !of_rows, ErrorKind::unsupported,
+          "distributed_attention: scheme ", name_of(asked),
+          ": a mask, a bias or weights have the rows of this rank, and heads have all rows");
+  if (asked == Scheme::ring || asked == Scheme::gather || asked == Scheme::heads) return;
+  if (asked == Scheme::automatic && distributed.queries.size() == 1) {
+    distributed.scheme = Scheme::ring;
+    return;
+  }
+  if (asked == Scheme::both && distributed.head_ranks > 0) return;
   const AttentionShape& shape = call.whole.shape;
   const DistributedExplanation explanation =
       explain_distributed({.batch = shape.batch,
@@ -121,13 +126,16 @@ Scheme choose_scheme(const Call& call, std::size_t element_bytes) {
                            .q_len = shape.q_len,
                            .kv_len = shape.kv_len,
                            .element_bytes = static_cast<std::int64_t>(element_bytes)},
-                          call.distributed, call.params);
+                          distributed, call.params);
   require(explanation.error.empty(), explanation.error);
-  if (!of_rows || explanation.chosen != Scheme::heads) return explanation.chosen;
-  return explanation.schemes[1].total_seconds < explanation.schemes[0].total_seconds &&
-                 explanation.schemes[1].buffer_bytes <= call.distributed.rates.memory_bytes
-             ? Scheme::gather
-             : Scheme::ring;
+  distributed.scheme = explanation.chosen;
+  distributed.head_ranks = explanation.head_ranks;
+  if (!of_rows || distributed.scheme == Scheme::ring || distributed.scheme == Scheme::gather) return;
+  const SchemeCost &ring = explanation.schemes[0], &gather = explanation.schemes[1];
+  distributed.scheme =
+      gather.total_seconds < ring.total_seconds && gather.buffer_bytes <= distributed.rates.memory_bytes
+          ? Scheme::gather
+          : Scheme::ring;
 }
 
 }  // namespace
@@ -157,28 +165,25 @@ Call make_call(std::string_view operation, const Transport& transport, const Con
   const DType small = q.dtype == DType::f64 ? DType::f64 : DType::f32;
   check_row_tensor(operation, "mask", params.mask, call.whole, q, {DType::boolean});
   check_row_tensor(operation, "bias", params.bias, call.whole, q, {small, q.dtype});
-  call.distributed.scheme = choose_scheme(call, size_of(q.dtype));
+  choose_scheme(call, size_of(q.dtype));
   return call;
 }
 
-namespace {
-
-void attend_stream(Transport& transport, const Call& call, const Tiles& tiles, const ConstTensorView& q,
-                   const ConstTensorView& k, const ConstTensorView& v, const TensorView& out,
-                   const AttentionStats& stats, WeightMaps* maps) {
+void attend_stream(Transport& transport, const Call& call, const Tiles& tiles, RowsHere rows, const KeysOfHeads& keys) {
   const int here = transport.rank();
-  const RowMap rows(call.distributed.queries[static_cast<std::size_t>(here)]);
-  const RowsHere rows_here{
-      .q = q, .out = out, .stats = stats, .blocks = local_runs(call.whole, rows, Side::queries), .maps = maps};
-  ForwardRows forward(call.whole, tiles, rows_here, call.executor());
+  rows.blocks = local_runs(call.whole, RowMap(call.distributed.queries[static_cast<std::size_t>(here)]), Side::queries);
+  ForwardRows forward(call.whole, tiles, rows, call.executor());
   const Sight sight(call.whole, call.distributed.queries, Side::queries);
-  Stream stream(transport, plan_stream(call.whole, Side::keys, call.distributed.keys, here, sight), {k, v},
+  Stream stream(transport, plan_stream(call.whole, Side::keys, call.distributed.keys, here, sight), {keys.k, keys.v},
                 call.capacity(), call.distributed.timeout_seconds);
-  stream.run(
-      [&](const Run& keys, const std::vector<ConstTensorView>& chunk) { forward.attend(keys, chunk[0], chunk[1], 0); });
+  stream.run([&](const Run& run, const std::vector<ConstTensorView>& chunk) {
+    forward.attend(run, chunk[0], chunk[1], keys.first_head);
+  });
   forward.finish(call.params.logits.sinks);
-  if (maps) maps->finish(rows_here.blocks, stats.lse, call.executor());
+  if (rows.maps) rows.maps->finish(rows.blocks, rows.stats.lse, call.executor());
 }
+
+namespace {
 
 // The mass of the keys needs the lse of whole rows: a second pass, in which the queries travel.
 void column_mass(Transport& transport, const Call& call, const Tiles& tiles, const ConstTensorView& q,
@@ -219,12 +224,13 @@ void distributed_attention(Transport& transport, ConstTensorView q, ConstTensorV
     row_stats.lse = own_lse;
   }
   const Tiles tiles(call.whole, params, execution, q.dtype);
-  if (call.distributed.scheme == Scheme::heads) {
+  if (call.distributed.scheme == Scheme::heads || call.distributed.scheme == Scheme::both) {
     attend_heads(transport, call, tiles, q, k, v, out, row_stats);
   } else {
     std::optional<WeightMaps> maps;
     if (WeightMaps::asked_for(stats)) maps.emplace(call.whole, tiles, q, 0, stats, params.stats.weight_rows);
-    attend_stream(transport, call, tiles, q, k, v, out, row_stats, maps ? &*maps : nullptr);
+    attend_stream(transport, call, tiles, {.q = q, .out = out, .stats = row_stats, .maps = maps ? &*maps : nullptr},
+                  {.k = k, .v = v});
     if (maps) maps->share(transport, call.distributed.timeout_seconds);
   }
   if (stats.column_mass.defined()) {

@@ -1,5 +1,6 @@
-// Heads exchanged (Ulysses): before, each rank sends its rows of some heads to the rank that computes these heads;
-// after, the results go back the same way.
+// Heads exchanged (Ulysses): before, each rank sends its rows of some heads to the rank of its group that computes
+// these heads; after, the results go back the same way. Between, chunks of keys pass from group to group; scheme heads
+// has one group, and none pass.
 
 #include <cstring>
 #include <optional>
@@ -103,99 +104,100 @@ class Exchange {
   std::size_t read_ = 0;
 };
 
-const std::vector<RowRange>& ranges_of(const Shares& shares, int rank) {
-  return shares[static_cast<std::size_t>(rank)];
+// Some ranks of a transport as one of their own.
+class Subgroup : public Transport {
+ public:
+  Subgroup(Transport& whole, std::vector<int> ranks, int rank) : whole_(whole), ranks_(std::move(ranks)), rank_(rank) {}
+
+  int rank() const override { return rank_; }
+  int size() const override { return static_cast<int>(ranks_.size()); }
+  Transfer post_send(int to, const void* data, std::size_t bytes) override {
+    return whole_.post_send(ranks_[static_cast<std::size_t>(to)], data, bytes);
+  }
+  Transfer post_receive(int from, void* data, std::size_t bytes) override {
+    return whole_.post_receive(ranks_[static_cast<std::size_t>(from)], data, bytes);
+  }
+  void wait(Transfer transfer, double timeout_seconds) override { whole_.wait(transfer, timeout_seconds); }
+  void progress() override { whole_.progress(); }
+
+ private:
+  Transport& whole_;
+  std::vector<int> ranks_;
+  int rank_;
+};
+
+// Ranks first, first + step, ... of the whole.
+Subgroup subgroup(Transport& whole, int first, int step, int count) {
+  std::vector<int> ranks;
+  for (int i = 0; i < count; ++i) ranks.push_back(first + i * step);
+  return {whole, std::move(ranks), (whole.rank() - first) / step};
 }
 
-class HeadsCall {
+// Heads exchanged among the ranks of one group: each has all rows of the group of some heads.
+class HeadExchange {
  public:
-  HeadsCall(Transport& transport, const Call& call)
-      : transport_(transport),
+  HeadExchange(Transport& group, const Call& call, int first_rank)
+      : group_(group),
         call_(call),
         shape_(call.whole.shape),
-        own_(heads_of_rank(shape_, transport.rank(), transport.size())) {}
+        first_rank_(first_rank),
+        own_(heads_of_rank(shape_, group.rank(), group.size())) {}
 
-  // Rows of all ranks of the heads here, from the rows here of all heads.
-  Tensor gather(const ConstTensorView& view, const Shares& shares, std::int64_t total, bool keys) {
-    Exchange exchange(transport_, call_.distributed.timeout_seconds);
+  const HeadShare& own() const { return own_; }
+  std::int64_t heads() const { return own_.end - own_.begin; }
+
+  // Rows of the group of the heads here, from the rows here of all heads.
+  Tensor gather(const ConstTensorView& view, const Shares& shares, bool keys) {
+    Exchange exchange(group_, call_.distributed.timeout_seconds);
     const Range own = range(own_, keys);
-    const int ranks = transport_.size();
-    for (int r = 0; r < ranks; ++r) {
-      const HeadShare other = heads_of_rank(shape_, r, ranks);
-      exchange.bytes_to(r) = Exchange::bytes(view, range(other, keys), view.size(2));
-      exchange.bytes_from(r) = Exchange::bytes(view, own, rows_of(shares, r));
+    std::int64_t total = 0;
+    for (int r = 0; r < group_.size(); ++r) {
+      exchange.bytes_to(r) = Exchange::bytes(view, range(share_of(r), keys), view.size(2));
+      exchange.bytes_from(r) = Exchange::bytes(view, own, rows(shares, r));
+      total += rows(shares, r);
     }
     exchange.begin_packing();
-    for (int r = 0; r < ranks; ++r) {
-      exchange.pack(view, range(heads_of_rank(shape_, r, ranks), keys), {0, view.size(2)});
-    }
+    for (int r = 0; r < group_.size(); ++r) exchange.pack(view, range(share_of(r), keys), {0, view.size(2)});
     exchange.run();
     Tensor all(view.dtype, {view.size(0), own.end - own.begin, total, view.size(3)});
-    // A message goes head by head; the ranges of a share follow each other inside a head.
-    for (int r = 0; r < ranks; ++r) {
-      for (std::int64_t b = 0; b < view.size(0); ++b) {
-        for (std::int64_t h = 0; h < own.end - own.begin; ++h) {
-          for (const RowRange& rows : ranges_of(shares, r)) {
-            exchange.unpack(all.view().slice(0, b, b + 1), {h, h + 1}, {rows.begin, rows.end});
-          }
-        }
-      }
+    std::int64_t first = 0;
+    for (int r = 0; r < group_.size(); ++r) {
+      exchange.unpack(all.view(), {0, own.end - own.begin}, {first, first + rows(shares, r)});
+      first += rows(shares, r);
     }
     return all;
   }
 
-  // The way back: rows here of all heads, from all rows of the heads here.
+  // The way back: rows here of all heads, from the rows of the group of the heads here.
   void scatter(const ConstTensorView& all, const TensorView& view) {
-    Exchange exchange(transport_, call_.distributed.timeout_seconds);
+    Exchange exchange(group_, call_.distributed.timeout_seconds);
     const Shares& shares = call_.distributed.queries;
-    const int ranks = transport_.size();
-    const Range own{0, own_.end - own_.begin};
-    for (int r = 0; r < ranks; ++r) {
-      exchange.bytes_to(r) = Exchange::bytes(all, own, rows_of(shares, r));
-      exchange.bytes_from(r) = Exchange::bytes(view, range(heads_of_rank(shape_, r, ranks), false), view.size(2));
+    const Range own{0, heads()};
+    for (int r = 0; r < group_.size(); ++r) {
+      exchange.bytes_to(r) = Exchange::bytes(all, own, rows(shares, r));
+      exchange.bytes_from(r) = Exchange::bytes(view, range(share_of(r), false), view.size(2));
     }
     exchange.begin_packing();
-    for (int r = 0; r < ranks; ++r) {
-      for (std::int64_t b = 0; b < all.size(0); ++b) {
-        for (std::int64_t h = 0; h < own.end; ++h) {
-          for (const RowRange& rows : ranges_of(shares, r)) {
-            exchange.pack(all.slice(0, b, b + 1), {h, h + 1}, {rows.begin, rows.end});
-          }
-        }
-      }
+    std::int64_t first = 0;
+    for (int r = 0; r < group_.size(); ++r) {
+      exchange.pack(all, own, {first, first + rows(shares, r)});
+      first += rows(shares, r);
     }
     exchange.run();
-    for (int r = 0; r < ranks; ++r) {
-      exchange.unpack(view, range(heads_of_rank(shape_, r, ranks), false), {0, view.size(2)});
-    }
+    for (int r = 0; r < group_.size(); ++r) exchange.unpack(view, range(share_of(r), false), {0, view.size(2)});
   }
-
-  void attend(const Tiles& tiles, const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
-              const TensorView& out, const AttentionStats& stats, WeightMaps* maps) {
-    const RowMap rows({{.begin = 0, .end = shape_.q_len}});
-    RowsHere here{.q = q, .out = out, .stats = stats, .first_head = own_.begin, .maps = maps};
-    here.blocks = local_runs(call_.whole, rows, Side::queries);
-    ForwardRows forward(call_.whole, tiles, here, call_.executor());
-    for (const Run& keys : call_.whole.key_chunks()) {
-      const std::int64_t first = call_.whole.sequence_of(keys).kv_begin + keys.begin;
-      forward.attend(keys, k.slice(2, first, first + keys.rows()), v.slice(2, first, first + keys.rows()),
-                     own_.kv_begin);
-    }
-    forward.finish(call_.params.logits.sinks);
-    if (maps) maps->finish(here.blocks, stats.lse, call_.executor());
-  }
-
-  std::int64_t heads() const { return own_.end - own_.begin; }
-  std::int64_t first_head() const { return own_.begin; }
 
  private:
+  HeadShare share_of(int member) const { return heads_of_rank(shape_, member, group_.size()); }
+  std::int64_t rows(const Shares& shares, int member) const { return rows_of(shares, first_rank_ + member); }
   static Range range(const HeadShare& share, bool keys) {
     return keys ? Range{share.kv_begin, share.kv_end} : Range{share.begin, share.end};
   }
 
-  Transport& transport_;
+  Transport& group_;
   const Call& call_;
   const AttentionShape& shape_;
+  int first_rank_;
   HeadShare own_;
 };
 
@@ -205,35 +207,48 @@ void attend_heads(Transport& transport, const Call& call, const Tiles& tiles, co
                   const ConstTensorView& k, const ConstTensorView& v, const TensorView& out,
                   const AttentionStats& stats) {
   const AttentionShape& s = call.whole.shape;
-  HeadsCall exchanged(transport, call);
-  const Tensor all_q = exchanged.gather(q, call.distributed.queries, s.q_len, false);
-  const Tensor all_k = exchanged.gather(k, call.distributed.keys, s.kv_len, true);
-  const Tensor all_v = exchanged.gather(v, call.distributed.keys, s.kv_len, true);
-  Tensor all_out(q.dtype, {s.batch, exchanged.heads(), s.q_len, s.value_dim});
+  const int size = call.distributed.scheme == Scheme::heads ? transport.size() : call.distributed.head_ranks;
+  const int first = transport.rank() / size * size, member = transport.rank() - first;
+  Subgroup group = subgroup(transport, first, 1, size);
+  Subgroup across = subgroup(transport, member, size, transport.size() / size);
+  HeadExchange heads(group, call, first);
+  const Tensor all_q = heads.gather(q, call.distributed.queries, false);
+  const Tensor all_k = heads.gather(k, call.distributed.keys, true);
+  const Tensor all_v = heads.gather(v, call.distributed.keys, true);
+  Tensor all_out(q.dtype, {s.batch, heads.heads(), all_q.size(2), s.value_dim});
 
-  const std::vector<TensorView AttentionStats::*> rows = {&AttentionStats::lse, &AttentionStats::max_logit,
-                                                          &AttentionStats::max_weight, &AttentionStats::entropy,
-                                                          &AttentionStats::sum_p2};
+  const std::vector<TensorView AttentionStats::*> fields = {&AttentionStats::lse, &AttentionStats::max_logit,
+                                                            &AttentionStats::max_weight, &AttentionStats::entropy,
+                                                            &AttentionStats::sum_p2};
   AttentionStats all_stats;
   std::vector<Tensor> memory;
-  memory.reserve(rows.size());
-  for (const auto field : rows) {
+  memory.reserve(fields.size());
+  for (const auto field : fields) {
     if (!(stats.*field).defined()) continue;
-    memory.emplace_back((stats.*field).dtype, std::initializer_list<std::int64_t>{s.batch, exchanged.heads(), s.q_len});
+    memory.emplace_back((stats.*field).dtype,
+                        std::initializer_list<std::int64_t>{s.batch, heads.heads(), all_q.size(2)});
     all_stats.*field = memory.back();
   }
   std::optional<WeightMaps> maps;
-  if (stats.pooled_map.defined())
-    maps.emplace(call.whole, tiles, all_q, exchanged.first_head(), stats, ConstTensorView());
-  if (exchanged.heads() > 0) {
-    exchanged.attend(tiles, all_q, all_k, all_v, all_out, all_stats, maps ? &*maps : nullptr);
+  if (stats.pooled_map.defined()) maps.emplace(call.whole, tiles, all_q, heads.own().begin, stats, ConstTensorView());
+  if (heads.heads() > 0) {
+    Call groups = call;
+    groups.distributed.queries = group_shares(call.distributed.queries, size);
+    groups.distributed.keys = group_shares(call.distributed.keys, size);
+    attend_stream(across, groups, tiles,
+                  {.q = all_q,
+                   .out = all_out,
+                   .stats = all_stats,
+                   .first_head = heads.own().begin,
+                   .maps = maps ? &*maps : nullptr},
+                  {.k = all_k, .v = all_v, .first_head = heads.own().kv_begin});
   }
   if (maps) maps->share(transport, call.distributed.timeout_seconds);
-  exchanged.scatter(all_out, out);
+  heads.scatter(all_out, out);
   std::size_t next = 0;
-  for (const auto field : rows) {
+  for (const auto field : fields) {
     if (!(stats.*field).defined()) continue;
-    exchanged.scatter(with_width(memory[next++].view()), with_width(stats.*field));
+    heads.scatter(with_width(memory[next++].view()), with_width(stats.*field));
   }
 }
 

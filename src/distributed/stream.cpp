@@ -67,6 +67,7 @@ Stream::~Stream() {
 void Stream::make_hops() {
   const int here = transport_.rank();
   arrival_of_item_.assign(items_.size(), -1);
+  to_send_.resize(static_cast<std::size_t>(transport_.size()));
   for (std::size_t i = 0; i < items_.size(); ++i) {
     for (const StreamPart& part : items_[i].parts) {
       const auto at = std::find(part.route.begin(), part.route.end(), here);
@@ -89,6 +90,11 @@ void Stream::make_hops() {
       arrival.missing += hop.from >= 0;
       hops_.push_back(std::move(hop));
     }
+  }
+  std::size_t numbers[2] = {};
+  for (Arrival& arrival : arrivals_) {
+    arrival.comes = arrival.missing > 0;
+    arrival.number = numbers[arrival.comes]++;
   }
 }
 
@@ -146,24 +152,38 @@ void Stream::pack(const StreamPart& part, std::byte* to) const {
 
 // --- the thread that transfers ------------------------------------------------------------------------------------
 
-// Posts happen in order of the hops, receives in issue() and sends in finish(): messages of a pair of ranks meet in the
-// order in which both see them.
-void Stream::issue(Hop& hop) {
+// Receives are posted in order of the hops, and so are the sends to each rank: messages of a pair of ranks meet in the
+// order in which both see them. A send does not wait for what comes the other way, so that links are busy in both
+// directions.
+void Stream::issue(std::size_t h) {
+  Hop& hop = hops_[h];
   hop.memory = take(row_bytes() * static_cast<std::size_t>(hop.part->rows));
+  if (hop.to >= 0) to_send_[static_cast<std::size_t>(hop.to)].push_back(h);
   if (hop.from >= 0) {
     hop.receive = transport_.post_receive(hop.from, hop.memory.data.get(), hop.memory.bytes);
   } else {
     pack(*hop.part, hop.memory.data.get());
+    hop.here = true;
+    send_to(hop.to);
+  }
+}
+
+void Stream::send_to(int rank) {
+  if (rank < 0) return;
+  auto& waiting = to_send_[static_cast<std::size_t>(rank)];
+  while (!waiting.empty() && hops_[waiting.front()].here) {
+    Hop& hop = hops_[waiting.front()];
+    hop.send = transport_.post_send(rank, hop.memory.data.get(), hop.memory.bytes);
+    waiting.pop_front();
   }
 }
 
 void Stream::finish(Hop& hop) {
-  if (hop.from >= 0) {
-    transport_.wait(hop.receive, timeout_seconds_);
-    hop.receive = 0;
-  }
-  if (hop.to >= 0) hop.send = transport_.post_send(hop.to, hop.memory.data.get(), hop.memory.bytes);
   if (hop.from < 0) return;
+  transport_.wait(hop.receive, timeout_seconds_);
+  hop.receive = 0;
+  hop.here = true;
+  send_to(hop.to);
   const std::lock_guard lock(mutex_);
   --arrivals_[hop.arrival].missing;
   changed_.notify_all();
@@ -193,7 +213,10 @@ void Stream::wait_consumed(std::size_t arrival) {
   }
 }
 
+bool Stream::has_room(const Arrival& arrival) const { return arrival.number < released_[arrival.comes] + capacity_; }
+
 void Stream::release(std::size_t arrival) {
+  ++released_[arrivals_[arrival].comes];
   for (const std::size_t h : arrivals_[arrival].hops) {
     if (hops_[h].send) transport_.wait(hops_[h].send, timeout_seconds_);
     hops_[h].send = 0;
@@ -205,7 +228,7 @@ void Stream::transfer_all() {
   std::size_t issued = 0, finished = 0, released = 0;
   while (finished < hops_.size()) {
     check_stopped();
-    while (issued < hops_.size() && hops_[issued].arrival < released + capacity_) issue(hops_[issued++]);
+    while (issued < hops_.size() && has_room(arrivals_[hops_[issued].arrival])) issue(issued++);
     if (finished < issued) {
       finish(hops_[finished++]);
     } else {

@@ -4,6 +4,7 @@
 // caller computes with those that are there.
 
 #include <condition_variable>
+#include <deque>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -17,7 +18,7 @@ namespace rootdk::distributed {
 class Stream {
  public:
   // tensors: this rank's rows, each [batch, heads, rows, width], whose rows travel together.
-  // capacity: items in memory at a time.
+  // capacity: items in memory at a time that come here, and as many that only go from here.
   Stream(Transport& transport, std::vector<StreamItem> items, std::vector<ConstTensorView> tensors,
          std::int64_t capacity, double timeout_seconds);
   ~Stream();
@@ -42,6 +43,7 @@ class Stream {
     int from = -1, to = -1;  // ranks; -1: it starts or ends here
     Memory memory{};
     Transport::Transfer receive = 0, send = 0;
+    bool here = false;  // its data
   };
   // An item that has hops here.
   struct Arrival {
@@ -49,13 +51,17 @@ class Stream {
     std::vector<std::size_t> hops{};
     std::size_t missing = 0;  // parts that have not come yet
     bool consumed = false;
+    bool comes = false;      // has parts that come here
+    std::size_t number = 0;  // among those that come, or those that only go
   };
 
   void make_hops();
   void transfer();  // the thread
   void transfer_all();
-  void issue(Hop& hop);
+  void issue(std::size_t hop);
   void finish(Hop& hop);
+  void send_to(int rank);
+  bool has_room(const Arrival& arrival) const;
   void release(std::size_t arrival);
   void wait_consumed(std::size_t arrival);
   bool is_consumed(std::size_t arrival);
@@ -79,6 +85,8 @@ class Stream {
   std::vector<Hop> hops_;
   std::vector<Arrival> arrivals_;
   std::vector<std::ptrdiff_t> arrival_of_item_;
+  std::size_t released_[2] = {};                  // items that only went, and that came
+  std::vector<std::deque<std::size_t>> to_send_;  // [rank]: hops that are issued and not sent, in order
 
   std::mutex mutex_;
   std::condition_variable changed_;

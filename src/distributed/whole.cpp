@@ -119,10 +119,15 @@ Whole describe_whole(std::string_view operation, const AttentionShape& shape, co
           distributed.key_chunk, " is not a positive multiple of 8");
   require(distributed.query_block >= 1, operation, ": query_block ", distributed.query_block, " must be at least 1");
   require(distributed.buffers >= 2, operation, ": buffers ", distributed.buffers, " must be at least 2");
+  const auto ranks = static_cast<int>(distributed.queries.size());
+  require(distributed.head_ranks >= 0 && (distributed.head_ranks == 0 || ranks % distributed.head_ranks == 0),
+          operation, ": head_ranks ", distributed.head_ranks, " is not a divisor of the ", ranks, " ranks");
   require(distributed.timeout_seconds > 0, operation, ": timeout_seconds ", distributed.timeout_seconds,
           " must be positive");
   require(shape.q_len < (std::int64_t{1} << 31) && shape.kv_len < (std::int64_t{1} << 31), operation, ": q_len ",
           shape.q_len, " and kv_len ", shape.kv_len, " of the whole must be below 2^31");
+  require(!params.compute, ErrorKind::unsupported, operation, ": compute is ",
+          params.compute ? name_of(*params.compute) : "", ", which is not served across ranks");
   check_shares(operation, "shares of the queries", distributed.queries, shape.q_len);
   check_shares(operation, "shares of the keys", distributed.keys, shape.kv_len);
   require(!params.compute && !params.fp8.rotate, ErrorKind::unsupported, operation,
@@ -182,6 +187,15 @@ std::vector<RowMap> row_maps(const Shares& shares) {
   std::vector<RowMap> maps;
   for (const auto& ranges : shares) maps.emplace_back(ranges);
   return maps;
+}
+
+Shares group_shares(const Shares& shares, int members) {
+  Shares groups(shares.size() / static_cast<std::size_t>(members));
+  for (std::size_t r = 0; r < shares.size(); ++r) {
+    auto& group = groups[r / static_cast<std::size_t>(members)];
+    group.insert(group.end(), shares[r].begin(), shares[r].end());
+  }
+  return groups;
 }
 
 std::vector<LocalRun> local_runs(const Whole& whole, const RowMap& rows, Side side) {

@@ -81,6 +81,8 @@ class RowMap {
 };
 
 std::vector<RowMap> row_maps(const Shares& shares);
+// The rows of groups of `members` ranks: those of the ranks, one after another.
+Shares group_shares(const Shares& shares, int members);
 
 enum class Side { queries, keys };
 // The blocks or chunks of the whole, as far as they lie on a rank, in order of position.

@@ -190,7 +190,11 @@ class ForwardHead {
   std::int64_t batch_, head_;
 };
 
-void forward(const ForwardCall& call) { forward_rows(call); }
+// compute of a call that comes here, and not to attention_fp8.cpp, is about the weights alone.
+void forward(const ForwardCall& call) {
+  const Fp8Rule rule;
+  forward_rows(call, call.params.compute == DType::f8e4m3 ? &rule : nullptr);
+}
 
 std::string refuse_forward(const ForwardCall& call) { return refuse_device(call.q.device); }
 

@@ -1,6 +1,7 @@
-// attention() on the decode kernels has, bit by bit, what attend() gives over a cache of the same type: thousands of
-// random schedules, with prompts cut anywhere, tokens one by one or several at once, pages of several sizes, another
-// sequence in the batch and any number of threads, on every target.
+// attention() on the decode kernels has, bit by bit, what attend() gives over a cache of the same type, and attend()
+// over any type what it gives token by token: thousands of random schedules, with prompts cut anywhere, tokens one by
+// one or several at once, pages of several sizes, another sequence in the batch and any number of threads, on every
+// target.
 
 #include <gtest/gtest.h>
 
@@ -31,7 +32,8 @@ std::vector<std::string> targets() {
 
 struct Schedule {
   std::uint64_t seed = 0;
-  DType dtype = DType::f32;
+  DType dtype = DType::f32;  // of q, k, v and out
+  DType cache = DType::f32;  // where it is another one, attend() with whole prompts says what is expected
   std::int64_t kv_heads = 1, group = 1, head_dim = 16, value_dim = 16;
   std::int64_t page_size = 16;  // 0: contiguous
   std::int64_t len = 1;         // of each of two sequences
@@ -45,10 +47,10 @@ struct Schedule {
 
 std::string describe(const Schedule& s) {
   std::ostringstream text;
-  text << "seed " << s.seed << ", " << name_of(s.dtype) << ", heads " << s.heads() << "/" << s.kv_heads << ", head_dim "
-       << s.head_dim << ", value_dim " << s.value_dim << ", pages of " << s.page_size << ", len " << s.len << ", up to "
-       << s.most << " tokens a call, threads " << s.threads << ", window " << s.window << ", softcap "
-       << s.logits.softcap;
+  text << "seed " << s.seed << ", " << name_of(s.dtype) << " over " << name_of(s.cache) << ", heads " << s.heads()
+       << "/" << s.kv_heads << ", head_dim " << s.head_dim << ", value_dim " << s.value_dim << ", pages of "
+       << s.page_size << ", len " << s.len << ", up to " << s.most << " tokens a call, threads " << s.threads
+       << ", window " << s.window << ", softcap " << s.logits.softcap;
   return text.str();
 }
 
@@ -59,7 +61,9 @@ Schedule random_schedule(std::uint64_t seed) {
     return all[random() % std::size(all)];
   };
   static const DType kTypes[] = {DType::f32, DType::bf16, DType::f16};
+  static const DType kCaches[] = {DType::bf16, DType::i8, DType::f8e4m3};
   Schedule s{.seed = seed, .dtype = kTypes[seed % 3]};
+  s.cache = random() % 3 == 0 ? kCaches[random() % 3] : s.dtype;
   s.kv_heads = pick(1, 2, 3);
   s.group = pick(1, 2, 3, 4, 7);
   s.head_dim = pick(4, 16, 20, 32, 64, 72, 128);
@@ -79,26 +83,19 @@ class TwoSequences {
  public:
   TwoSequences(const Schedule& schedule, const std::string& target)
       : s_(schedule), random_(schedule.seed * 31 + 5), target_(target), expected_(DType::f32, {1}) {
-    const std::int64_t total = 2 * s_.len;
     q_ = random_tensor(s_.dtype, {2, s_.heads(), s_.len, s_.head_dim}, s_.seed * 3);
     k_ = random_tensor(s_.dtype, {2, s_.kv_heads, s_.len, s_.head_dim}, s_.seed * 3 + 1);
     v_ = random_tensor(s_.dtype, {2, s_.kv_heads, s_.len, s_.value_dim}, s_.seed * 3 + 2);
     expected_ = Tensor(s_.dtype, {2, s_.heads(), s_.len, s_.value_dim});
     expected_lse_ = Tensor(DType::f32, {2, s_.heads(), s_.len});
-    attention(q_, k_, v_, expected_, {.logits = s_.logits, .causal = true, .window_left = s_.window},
-              {.lse = expected_lse_}, {.target = target_, .cpu = {.executor = &shared_executor(s_.threads)}});
-    KvCacheConfig config{.dtype = s_.dtype, .kv_heads = s_.kv_heads, .head_dim = s_.head_dim};
-    config.value_dim = s_.value_dim;
-    if (s_.page_size > 0) {
-      config.page_size = s_.page_size;
-      config.pages = 2 * (s_.len / s_.page_size + 1);
-    } else {
-      config.layout = KvLayout::contiguous;
-      config.max_sequences = 2;
-      config.max_len = total;
-    }
-    cache_ = std::make_unique<KvCache>(config);
+    cache_ = make_cache();
     for (SequenceId& id : sequences_) id = cache_->open();
+    if (s_.cache == s_.dtype) {
+      attention(q_, k_, v_, expected_, {.logits = s_.logits, .causal = true, .window_left = s_.window},
+                {.lse = expected_lse_}, {.target = target_, .cpu = {.executor = &shared_executor(s_.threads)}});
+    } else {
+      attend_whole();
+    }
   }
 
   // What differs, or nothing.
@@ -120,6 +117,34 @@ class TwoSequences {
   }
 
  private:
+  std::unique_ptr<KvCache> make_cache() const {
+    KvCacheConfig config{.dtype = s_.cache, .kv_heads = s_.kv_heads, .head_dim = s_.head_dim};
+    config.value_dim = s_.value_dim;
+    if (s_.page_size > 0) {
+      config.page_size = s_.page_size;
+      config.pages = 2 * (s_.len / s_.page_size + 1);
+    } else {
+      config.layout = KvLayout::contiguous;
+      config.max_sequences = 2;
+      config.max_len = s_.len;
+    }
+    return std::make_unique<KvCache>(config);
+  }
+
+  std::string attend_target() const { return target_ == "decode" ? "" : target_.substr(std::string("decode_").size()); }
+
+  // Each sequence as one prompt, alone in its call.
+  void attend_whole() {
+    const auto cache = make_cache();
+    for (int i = 0; i < 2; ++i) {
+      const KvStep step{.sequence = cache->open(), .tokens = s_.len};
+      append(*cache, k_.view().slice(0, i, i + 1), v_.view().slice(0, i, i + 1), {&step, 1});
+      attend(*cache, q_.view().slice(0, i, i + 1), expected_.view().slice(0, i, i + 1), {&step, 1},
+             {.logits = s_.logits, .window_left = s_.window}, {.lse = expected_lse_.view().slice(0, i, i + 1)},
+             {.target = attend_target(), .cpu = {.executor = &shared_executor(s_.threads)}});
+    }
+  }
+
   // The tokens of both sequences one after another: [1, heads, tokens, dim].
   Tensor gather(const Tensor& from, const std::int64_t (&done)[2], const std::int64_t (&tokens)[2]) const {
     const std::int64_t heads = from.view().size(1), dim = from.view().size(3);
@@ -143,9 +168,8 @@ class TwoSequences {
     append(*cache_, gather(k_, done, tokens), gather(v_, done, tokens), steps);
     const std::int64_t all = tokens[0] + tokens[1];
     Tensor out(s_.dtype, {1, s_.heads(), all, s_.value_dim}), lse(DType::f32, {1, s_.heads(), all});
-    const std::string target = target_ == "decode" ? "" : target_.substr(std::string("decode_").size());
     attend(*cache_, gather(q_, done, tokens), out, steps, {.logits = s_.logits, .window_left = s_.window}, {.lse = lse},
-           {.target = target, .cpu = {.executor = &shared_executor(1 + s_.threads % 3)}});
+           {.target = attend_target(), .cpu = {.executor = &shared_executor(1 + s_.threads % 3)}});
     const std::vector<double> got = doubles(out), got_lse = doubles(lse);
     const std::vector<double>&want = wanted(), &want_lse = wanted_lse();
     for (std::int64_t h = 0; h < s_.heads(); ++h) {

@@ -177,13 +177,14 @@ TEST(DistributedAttention, SameBitsForAnyRanksSharesAndScheme) {
     for (const int ranks : {2, 3, 4, 8}) {
       for (const std::string layout : {"contiguous", "zigzag", "striped", "documents"}) {
         if (layout == "documents" && !c.q_starts.defined()) continue;
-        for (const Scheme scheme : {Scheme::automatic, Scheme::ring, Scheme::gather, Scheme::heads}) {
-          if (scheme == Scheme::heads && (c.mask.defined() || c.bias.defined())) continue;
+        for (const Scheme scheme : {Scheme::automatic, Scheme::ring, Scheme::gather, Scheme::heads, Scheme::both}) {
+          if (exchanges_heads(scheme) && (c.mask.defined() || c.bias.defined())) continue;
+          if (scheme == Scheme::both && ranks != 4 && ranks != 8) continue;
           if (scheme == Scheme::automatic && ranks != 3) continue;
           if (scheme == Scheme::gather && ranks == 8) continue;
           if (layout == "striped" && scheme != Scheme::ring) continue;
           const Results many = run_threads(ranks, c, cut(c, ranks, layout, scheme), true);
-          EXPECT_EQ(first_difference(scheme == Scheme::heads ? without_weights : one, many), "")
+          EXPECT_EQ(first_difference(exchanges_heads(scheme) ? without_weights : one, many), "")
               << ranks << " ranks, " << layout << ", " << name_of(scheme);
         }
       }
@@ -196,7 +197,7 @@ TEST(DistributedAttention, RandomCalls) {
     const int ranks = static_cast<int>(2 + seed % 4);
     const RandomCall call = random_call(seed, ranks);
     Results one = run_threads(1, call.problem, call.one, true);
-    if (call.many.scheme == Scheme::heads) one.erase("weights");
+    if (exchanges_heads(call.many.scheme)) one.erase("weights");
     const Results many = run_threads(ranks, call.problem, call.many, true);
     EXPECT_EQ(first_difference(one, many), "") << "seed " << seed << ", " << ranks << " ranks";
   }
@@ -233,9 +234,10 @@ TEST(DistributedAttention, BitsOfAttention) {
     }
     expected["out"] = Tensor(c.dtype, {q.size(0), q.size(1), q.size(2), c.v.view().size(3)});
     attention(q, c.k.view(), c.v.view(), expected["out"], c.params(), stats);
-    for (const int ranks : {1, 3}) {
-      for (const Scheme scheme : {Scheme::ring, Scheme::heads}) {
-        if (scheme == Scheme::heads && (c.mask.defined() || c.bias.defined())) continue;
+    for (const int ranks : {1, 3, 4}) {
+      for (const Scheme scheme : {Scheme::ring, Scheme::heads, Scheme::both}) {
+        if (exchanges_heads(scheme) && (c.mask.defined() || c.bias.defined())) continue;
+        if ((scheme == Scheme::both) != (ranks == 4)) continue;
         DistributedParams d = cut(c, ranks, "zigzag", scheme);
         d.key_chunk = 1024;
         d.query_block = 100;
@@ -275,9 +277,21 @@ TEST(DistributedAttention, WeightsOfChosenRows) {
 TEST(DistributedAttention, MoreRanksThanRows) {
   AttentionCase c = make_case("5 rows", {.q_len = 5, .kv_len = 5}, {.causal = true});
   Results one = run_threads(1, c, cut(c, 1, "contiguous", Scheme::ring), true);
-  for (const Scheme scheme : {Scheme::ring, Scheme::gather, Scheme::heads}) {
-    if (scheme == Scheme::heads) one.erase("weights");
+  for (const Scheme scheme : {Scheme::ring, Scheme::gather, Scheme::heads, Scheme::both}) {
+    if (exchanges_heads(scheme)) one.erase("weights");
     EXPECT_EQ(first_difference(one, run_threads(8, c, cut(c, 8, "zigzag", scheme), true)), "") << name_of(scheme);
+  }
+}
+
+// More ranks than heads in a group, one key head for all, and any number of ranks in a group.
+TEST(DistributedAttention, HeadsAndRingTogether) {
+  const AttentionCase c = make_case("both", {.heads = 3, .kv_heads = 1, .q_len = 130, .kv_len = 130}, {.causal = true});
+  Results one = run_threads(1, c, cut(c, 1, "contiguous", Scheme::ring), true);
+  one.erase("weights");
+  for (const int head_ranks : {1, 2, 3, 4, 6, 12}) {
+    DistributedParams d = cut(c, 12, "striped", Scheme::both);
+    d.head_ranks = head_ranks;
+    EXPECT_EQ(first_difference(one, run_threads(12, c, d, true)), "") << head_ranks << " ranks exchange heads";
   }
 }
 

@@ -71,6 +71,8 @@ TEST(DistributedErrors, NumbersThatMakeNoSense) {
           std::pair{+[](DistributedParams& p) { p.buffers = 1; }, "buffers 1 must be at least 2"},
           std::pair{+[](DistributedParams& p) { p.timeout_seconds = 0; }, "timeout_seconds 0 must be positive"},
           std::pair{+[](DistributedParams& p) { p.scheme = static_cast<Scheme>(9); }, "scheme 9 is none of"},
+          std::pair{+[](DistributedParams& p) { p.head_ranks = 2; }, "head_ranks 2 is not a divisor of the 1 ranks"},
+          std::pair{+[](DistributedParams& p) { p.scheme = Scheme::both; }, "scheme both: the ranks have no divisor"},
           std::pair{+[](DistributedParams& p) { p.queries.clear(); }, "for 0 ranks"}}) {
       DistributedParams params = params_for(1, 20);
       change(params);
@@ -153,6 +155,16 @@ TEST(DistributedErrors, WhatIsNotServed) {
     distributed_attention(transport, here.q, here.k, here.v, here.out, params, {}, {.weights = weights});
   });
   EXPECT_THAT(errors, Each(HasSubstr("weights have the rows of this rank, and heads have all rows")));
+}
+
+TEST(DistributedErrors, ComputingInE4m3) {
+  const auto errors = errors_of_ranks(2, [](Transport& transport) {
+    Local here(20);
+    AttentionParams params;
+    params.compute = DType::f8e4m3;
+    distributed_attention(transport, here.q, here.k, here.v, here.out, params_for(2, 40), params);
+  });
+  EXPECT_THAT(errors, Each(HasSubstr("compute is f8e4m3, which is not served across ranks")));
 }
 
 TEST(DistributedErrors, MapsOfOtherSizes) {

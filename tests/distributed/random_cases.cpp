@@ -142,7 +142,13 @@ RandomCall random_call(std::uint64_t seed, int ranks) {
                                                : draw_shares(draw, s.q_len, ranks);
   call.many.keys = draw.one_in(2) && s.q_len == s.kv_len ? call.many.queries : draw_shares(draw, s.kv_len, ranks);
   const bool rows = c.mask.defined() || c.bias.defined();
-  call.many.scheme = draw.of({Scheme::automatic, Scheme::ring, Scheme::gather, rows ? Scheme::ring : Scheme::heads});
+  call.many.scheme = draw.of({Scheme::automatic, Scheme::ring, Scheme::gather, rows ? Scheme::ring : Scheme::heads,
+                              rows ? Scheme::gather : Scheme::both});
+  if (call.many.scheme == Scheme::both) {
+    do {
+      call.many.head_ranks = static_cast<int>(draw.from(1, ranks));
+    } while (ranks % call.many.head_ranks != 0);
+  }
   return call;
 }
 

@@ -106,7 +106,7 @@ Results run_rank(Transport& transport, const AttentionCase& problem, const Distr
     stats.pooled_map = results["pooled_map"] =
         output(small, {batch, heads, problem.pooled_rows, problem.pooled_columns});
   }
-  if (distributed.scheme != Scheme::heads) {
+  if (!exchanges_heads(distributed.scheme)) {
     stats.weights = results["weights"] = output(small, {batch, heads, rows, problem.k.view().size(2)});
   }
   results["out"] = output(problem.dtype, {batch, heads, rows, v.size(3)});
@@ -188,7 +188,7 @@ Results results_of_rank(const Results& whole, const AttentionCase& problem, cons
   const bool one_bias = problem.bias.defined() && problem.bias.size(2) == 1;
   Results results;
   for (const auto& [name, tensor] : whole) {
-    if (name == "weights" && distributed.scheme == Scheme::heads) continue;
+    if (name == "weights" && exchanges_heads(distributed.scheme)) continue;
     if (is_whole(name) || (name == "grad_bias" && one_bias)) {
       results[name] = clone(tensor);
     } else {

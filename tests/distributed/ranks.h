@@ -9,6 +9,9 @@
 
 namespace rootdk::test {
 
+// Which have no weights: their rows lie on one rank.
+inline bool exchanges_heads(Scheme scheme) { return scheme == Scheme::heads || scheme == Scheme::both; }
+
 // The rows of a share of one dimension, copied in the order in which the rank holds them.
 Tensor rows_of_share(const ConstTensorView& view, int dimension, const std::vector<RowRange>& share);
 // The way back: into the rows of the whole.

@@ -14,6 +14,7 @@ if not dist.is_available() or not dist.is_gloo_available():
 import torch.multiprocessing as processes  # noqa: E402
 
 import rootdk  # noqa: E402
+from rootdk import _device_ranks  # noqa: E402
 
 LENGTH = 333
 CUTS = dict(key_chunk=64, query_block=48, timeout=120.0)
@@ -112,6 +113,33 @@ def die(rank, ranks, folder):
         rootdk.distributed.attention(q, q, q, shares=rows, timeout=20.0)
 
 
+STARTS = [0, 700, 701, 1500, 2000]
+GATHERED = [
+    ({}, "contiguous"),
+    (dict(causal=True, softcap=5.0), "zigzag"),
+    (dict(causal=True, window=(500, None)), "striped"),
+    (dict(window=(300, 200)), "contiguous"),
+    (dict(causal=True, q_starts=STARTS, kv_starts=STARTS), "documents"),
+]
+
+
+def gathered(rank, ranks, folder):
+    """The way of tensors on a GPU, which is made of ordinary calls, with those of the CPU."""
+    for options, layout in GATHERED:
+        torch.manual_seed(0)
+        q, k, v, grad_out = torch.randn(1, 4, 2000, 32), *(torch.randn(1, 2, 2000, 32) for _ in range(2)), torch.randn(1, 4, 2000, 32)
+        held = rootdk.distributed.shares(layout, 2000, ranks, starts=options.get("q_starts"), causal=True)
+        own = [rootdk.distributed.take(x, held[rank]).requires_grad_() for x in (q, k, v)]
+        out, _ = _device_ranks.DeviceAttention.apply(_device_ranks.make_cut(None, rank, held, None, options), ("lse",), *own)
+        (out * rootdk.distributed.take(grad_out, held[rank])).sum().backward()
+        one = [x.requires_grad_() for x in (q, k, v)]
+        expected = rootdk.attention(*one, **options)
+        (expected * grad_out).sum().backward()
+        assert torch.equal(rootdk.distributed.take(expected, held[rank]), out), (layout, options)
+        for a, b in zip(one, own):
+            assert torch.allclose(rootdk.distributed.take(a.grad, held[rank]), b.grad, atol=2e-5), (layout, options)
+
+
 def work(rank, ranks, body, folder):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method="file://" + os.path.join(folder, "meet"), rank=rank, world_size=ranks)
@@ -168,6 +196,12 @@ def test_maps_and_learned_biases_are_those_of_attention():
 
 def test_decoding_over_a_cache_that_is_cut():
     run(3, decode)
+
+
+def test_the_way_of_a_gpu():
+    run(3, gathered)
+    with pytest.raises(NotImplementedError, match="dropout is not served across ranks on a GPU"):
+        _device_ranks.make_cut(None, 0, [[(0, 8)]], None, dict(causal=True, dropout=0.5))
 
 
 def test_ranks_that_disagree_get_the_values():

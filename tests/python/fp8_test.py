@@ -164,3 +164,52 @@ def test_torch_bf16_and_large_seeds():
     assert torch.isfinite(q.grad.float()).all() and q.grad.dtype == torch.bfloat16
     t = rootdk.quantize_for_attention(q.detach(), k.detach(), v.detach())
     assert t.q.dtype == torch.int8 and t.attention(dtype="bf16").dtype == torch.bfloat16
+
+
+def random_call(rng):
+    """(q, k, v, options) of some random configuration."""
+    heads, kv_heads = ((4, 2), (3, 1), (2, 2))[rng.integers(3)]
+    q_len, kv_len, head_dim, value_dim = (int(n) for n in (*rng.integers(1, 300, 2), *rng.integers(1, 80, 2)))
+    packed = rng.random() < 0.25
+    batch = 1 if packed else int(rng.integers(1, 3))
+    size = 10.0 ** rng.uniform(-3, 1)
+
+    def normal(*shape):
+        return (size * rng.standard_normal(shape)).astype(np.float32)
+
+    q, k = normal(batch, heads, q_len, head_dim), normal(batch, kv_heads, kv_len, head_dim)
+    options = {"causal": bool(rng.random() < 0.5), "rotate": bool(rng.random() < 0.3), "scale": 0.3 / size / size}
+    if rng.random() < 0.3:
+        options["window"] = (int(rng.integers(0, 100)), int(rng.integers(0, 100)))
+    if rng.random() < 0.3:
+        options["softcap"] = 5.0
+    if rng.random() < 0.3:
+        options["sinks"] = rng.standard_normal(heads).astype(np.float32)
+    if rng.random() < 0.3:
+        options["dropout"], options["seed"] = 0.3, int(rng.integers(2**62))
+    if packed:
+        for name, total in (("q_starts", q_len), ("kv_starts", kv_len)):
+            options[name] = [0, *sorted(int(n) for n in rng.integers(0, total + 1, 2)), total]
+    else:
+        if rng.random() < 0.3:
+            options["kv_lengths"] = [int(n) for n in rng.integers(0, kv_len + 1, batch)]
+        if rng.random() < 0.3:
+            options["mask"] = rng.random((batch, 1, q_len, kv_len)) < 0.8
+        if rng.random() < 0.3:
+            options["bias"] = rng.standard_normal((1, heads, q_len, kv_len)).astype(np.float32)
+    return q, k + normal(1, 1, 1, head_dim) * 3, normal(batch, kv_heads, kv_len, value_dim), options
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_calls_agree_with_the_reference(seed):
+    q, k, v, options = random_call(np.random.default_rng(seed))
+    found, expected = (
+        rootdk.attention(q, k, v, compute="f8e4m3", stats=True, target=target, **options) for target in (None, "reference")
+    )
+    keep = 1 / (1 - options.get("dropout", 0))
+    assert np.abs(found.out - expected.out).max() <= 0.126 * np.abs(v).max() * keep
+    for name in ("lse", "max_logit", "max_weight", "entropy", "sum_p2", "column_mass"):
+        a, b = getattr(found, name), getattr(expected, name)
+        np.testing.assert_array_equal(np.isfinite(a), np.isfinite(b))
+        real = np.isfinite(b)
+        np.testing.assert_allclose(a[real], b[real], atol=2e-4 * max(1, np.abs(b[real]).max(initial=0)), err_msg=name)

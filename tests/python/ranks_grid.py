@@ -46,8 +46,8 @@ class Case:
         self.options, self.parameters, self.rows = {}, {}, {}
         self.packed = self.q_len == self.kv_len and draw.random() < 0.3
         self.shape_logits(heads)
-        self.scheme = draw.choice(["automatic", "ring", "gather", "heads"])
-        if self.rows and self.scheme == "heads":
+        self.scheme = draw.choice(["automatic", "ring", "gather", "heads", "both"])
+        if (self.rows or "bias" in self.parameters) and self.scheme in ("heads", "both"):
             self.scheme = "automatic"
 
     def shape_logits(self, heads):
@@ -112,7 +112,7 @@ class Case:
 
     def of_attention(self):
         """out, where the sums of one call are cut as here; else None."""
-        few = not self.packed and self.q_len * self.q.shape[1] // self.kv_heads <= 32
+        few = not self.packed and self.q_len * self.q.shape[1] // self.kv_heads <= 16
         if not self.long or few or "block_mask" in self.options:
             return None
         with torch.no_grad():
@@ -127,7 +127,7 @@ def compare(case, number, rank, ranks, alone):
     queries, keys = case.shares(ranks)
     whole = ([[(0, case.q_len)]], [[(0, case.kv_len)]])
     expected = case.run(*whole, 0, group=alone)
-    actual = case.run(queries, keys, rank, scheme=case.scheme)
+    actual = case.run(queries, keys, rank, scheme=case.scheme, head_ranks=ranks // (2 - ranks % 2) if case.scheme == "both" else 0)
     for kind, rows in enumerate((queries[rank], keys[rank], None)):
         for i, (a, b) in enumerate(zip(expected[kind], actual[kind])):
             a = a if rows is None else distributed.take(a, rows)

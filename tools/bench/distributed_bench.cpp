@@ -305,10 +305,13 @@ void add_distributed_bench(Command& bench) {
   verb->add_option("--dtype", b.dtype, "Element type (default: f32)")->one_of({"f32", "bf16", "f16"});
   verb->add_option("--shares", b.shares, "Which rows a rank has (default: zigzag)")
       ->one_of({"contiguous", "zigzag", "striped"});
-  verb->add_choice<Scheme>(
-      "--scheme", b.scheme,
-      {{"automatic", Scheme::automatic}, {"ring", Scheme::ring}, {"gather", Scheme::gather}, {"heads", Scheme::heads}},
-      "How keys reach the queries (default: automatic)");
+  verb->add_choice<Scheme>("--scheme", b.scheme,
+                           {{"automatic", Scheme::automatic},
+                            {"ring", Scheme::ring},
+                            {"gather", Scheme::gather},
+                            {"heads", Scheme::heads},
+                            {"both", Scheme::both}},
+                           "How keys reach the queries (default: automatic)");
   verb->add_flag("--causal", b.causal, "Keys up to the query's position");
   verb->add_flag("--backward", b.backward, "The gradients, too");
   add_threads_option(*verb, b.threads, "Threads of a rank (default: 1)");

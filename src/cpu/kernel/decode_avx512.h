@@ -16,6 +16,10 @@ inline __mmask64 first_bytes(int n) { return n >= kByteLanes ? ~__mmask64{0} : (
 template <class Stored, class Values = WidenOnce>
 struct WidenedLanesAvx512 : WidenedLanes<Stored, Values> {
   using Order = Chains<1, kBlockSumDistances>;
+  static Vec held(Vec x) {
+    asm("" : "+v"(x));
+    return x;
+  }
   static void store_sums(const Vec (&sums)[4][4], float* to, int stride) { store_block_sums(sums, to, stride); }
 };
 

@@ -14,6 +14,8 @@ namespace {
 // How many rows go through registers together, and from how many on transposing a tile pays.
 constexpr int kPromptRows = Simd::kRows;
 constexpr int kFewRows = 2 * kRowBlock;
+// Groups of so many rows that are scored before the first values are added.
+constexpr int kPromptGroups = 4;
 
 // The packed queries of kPromptRows rows.
 template <class Lane>
@@ -26,7 +28,7 @@ struct PromptQueries {
 // The weights of kPromptRows rows, [planes, kPromptRows, keys of a tile], and where their sums go.
 template <class Weight>
 struct PromptWeights {
-  const Weight* weights;
+  Weight* weights;
   float* out[kPromptRows];
   float factors[kPromptRows];   // on what was summed before
   float restores[kPromptRows];  // on the products
@@ -289,10 +291,11 @@ struct PromptProduct {
         }
       }
     }
+    const PromptWeights<Lane> rows = weights;  // what is stored cannot change it
     unrolled<kPromptRows * kVectors>([&](int n) __attribute__((always_inline)) {
       const int i = n / kVectors, j = n % kVectors;
-      float* out = weights.out[i] + d + j * kWidth;
-      Simd::store(out, Simd::fma(Simd::load(out), Simd::set1(weights.factors[i]), sums[i][j]));
+      float* out = rows.out[i] + d + j * kWidth;
+      Simd::store(out, Simd::fma(Simd::load(out), Simd::set1(rows.factors[i]), sums[i][j]));
     });
   }
 };

@@ -32,12 +32,17 @@ struct DecodeScratch {
   float* out;       // [kRowBlock, out_stride]
 
   // Of many rows: see Product::Prompt.
-  float* prompt_scores;     // [kPromptRows, kTileKeys]; then the weights in f32
-  Weight* prompt_weights;   // [planes, kPromptRows, kTileKeys]
+  float* prompt_scores;     // [kPromptGroups, kPromptRows, kTileKeys]; then the weights in f32
+  Weight* prompt_weights;   // [kPromptGroups, planes, kPromptRows, kTileKeys]
   unsigned char* prompt_q;  // [rows, prompt_stride]
   size_t prompt_stride;
   unsigned char* prompt_k;  // the keys of a tile, packed
   unsigned char* prompt_v;
+
+  float* scores_of_group(int g) const { return prompt_scores + g * kPromptRows * kTileKeys; }
+  Weight* weights_of_group(int g) const {
+    return prompt_weights + g * Product::kWeightPlanes * kPromptRows * kTileKeys;
+  }
 
  private:
   DecodeScratch() = default;
@@ -60,8 +65,9 @@ struct DecodeScratch {
     values = reinterpret_cast<Element*>(take(sizeof(Element) * kTileKeys * columns));
     out = reinterpret_cast<float*>(take(sizeof(float) * kRowBlock * aligned(columns)));
     if (blocks * kRowBlock <= kFewRows) return used;
-    prompt_scores = reinterpret_cast<float*>(take(sizeof(float) * kPromptRows * kTileKeys));
-    prompt_weights = reinterpret_cast<Weight*>(take(sizeof(Weight) * Product::kWeightPlanes * kPromptRows * kTileKeys));
+    prompt_scores = reinterpret_cast<float*>(take(sizeof(float) * kPromptGroups * kPromptRows * kTileKeys));
+    prompt_weights = reinterpret_cast<Weight*>(
+        take(sizeof(Weight) * Product::kWeightPlanes * kPromptGroups * kPromptRows * kTileKeys));
     prompt_stride = aligned(Product::Prompt::query_bytes(head_dim));
     prompt_q = take(prompt_stride * count * kRowBlock);
     prompt_k = take(Product::Prompt::key_bytes(head_dim));

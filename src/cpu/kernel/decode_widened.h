@@ -65,6 +65,7 @@ struct WidenedLanes : Values {
   static Vec load_first(const Element* p, int n) { return Stored::load_first(p, n); }
   static Vec load_query(const float* p) { return Simd::load(p); }
   static Vec zero() { return Simd::zero(); }
+  static Vec held(Vec x) { return x; }  // loaded once, where the compiler would load it for each use
   static Vec dot(Vec sum, Vec a, Vec b) { return Simd::fma(a, b, sum); }
   static void split(Vec x, Vec y, int, float* to, int) {
     Simd::store(to, x);
@@ -88,7 +89,7 @@ struct WidenedUnits {
   static constexpr int kMaxPlanes = 1;
 
   static Vec load(const Element* p, int n) { return n >= kWidth ? Lanes::load(p) : Lanes::load_first(p, n); }
-  static Vec load_lanes(const float* p) { return Simd::load(p); }
+  static Vec load_lanes(const float* p) { return Lanes::held(Simd::load(p)); }
   static Vec spread(const float* p) { return Simd::set1(*p); }
   static Vec dot(Vec sum, Vec a, Vec b) { return Simd::fma(a, b, sum); }
 

@@ -8,6 +8,7 @@
 #include "cpu/kernel/dropout.h"
 #include "cpu/kernel/fetch.h"
 #include "cpu/kernel/gemm_f32.h"
+#include "cpu/kernel/round_weights.h"
 #include "cpu/kernel/softmax.h"
 
 namespace rootdk::cpu {
@@ -191,7 +192,7 @@ class ForwardKernel {
 
   // Whether the score tile needs more than scale and exponential: a mask that cuts it, or a term of the call.
   bool special(const ScoreTile& p) const {
-    if (rule_.transforms || rule_.has_mask || rule_.has_block_mask || rule_.dropout_threshold ||
+    if (rule_.transforms || rule_.has_mask || rule_.has_block_mask || rule_.dropout_threshold || rule_.rounds_weights ||
         block_.pooled.segments || p.keys != p.columns) {
       return true;
     }
@@ -248,7 +249,7 @@ class ForwardKernel {
       Element* weights = scratch_.weights + i * weight_stride_;
       const float max = kSpecial && block_.state.max[r] == kMinusInfinity ? 0.0f : block_.state.max[r] * scale;
       RowSums sums;
-      if (kSpecial && (rule_.dropout_threshold || block_.pooled.segments)) {
+      if (kSpecial && (rule_.dropout_threshold || rule_.rounds_weights || block_.pooled.segments)) {
         sums = exponentials<FloatWeights, kStats>(row, p.columns, scale, max, row);
         pool_and_drop(p, i, max);
         for (int t = 0; t < p.columns; t += kPairOfVectors) {
@@ -270,6 +271,7 @@ class ForwardKernel {
     float* row = scratch_.scores + i * stride_;
     const QueryRow& query = block_.rows[p.first_row + i];
     if (block_.pooled.segments) pool(p, i, row, scaled_max);
+    if (rule_.rounds_weights) round_to_e4m3(row, p.columns);
     if (rule_.dropout_threshold) {
       const DropoutCounter counter{rule_.dropout_seed, query.query, query.head, query.batch};
       drop_weights(counter, rule_.dropout_threshold, rule_.dropout_first_key + p.first_key, p.columns, row,

@@ -13,7 +13,7 @@ enum class Variant : std::int32_t {
   full,           // every row sees every key: mask code in the last key tile only
   full_sampled,   // full, with entropy and sum_p2 of the sampled query tiles
   ranged,         // each row sees a range of keys: causal, window, key lengths, packed sequences
-  brief,          // ranged, with a tile shape for short rows
+  brief,          // ranged, with a tile shape for short rows, or for few
   sampled,        // ranged, with entropy and sum_p2 of the sampled query tiles
   brief_sampled,  // brief, with entropy and sum_p2 of the sampled query tiles
   softcap,        // ranged, with a softcap
@@ -41,6 +41,7 @@ constexpr TileShape tile_shape(int head_dim, Variant variant) {
   switch (head_dim) {
     case 64:
       if (rich) return {128, 2, 3, {}};
+      if (brief) return {128, 2, 3, kShort};
       return {128, 3, 3, variant == Variant::ranged || variant == Variant::sampled ? kNarrow : kOrdered};
     case 96:
       if (rich || brief) return {128, 2, 3, brief ? kShort : Tuning{}};

@@ -483,7 +483,7 @@ class Consumer {
 
   // P V in e4m3 adds to its accumulators with few digits, so that the sums of long rows are taken in two levels: every
   // kTilesOfSum key tiles the accumulators are added in f32 to sums in local memory, and begin anew.
-  static constexpr int kTilesOfSum = 8;
+  static constexpr int kTilesOfSum = 16;
   __device__ __forceinline__ void flush_long_sum() {
     if constexpr (C::kFp8) {
       add_long_sum();

@@ -16,7 +16,7 @@ constexpr bool is_built(int head_dim, Variant variant) {
     case Variant::full:
     case Variant::full_sampled: return head_dim == 128;
     case Variant::brief:
-    case Variant::brief_sampled: return head_dim == 96 || head_dim == 192 || head_dim == 256;
+    case Variant::brief_sampled: return head_dim != 128;
     case Variant::softcap:
     case Variant::alibi: return head_dim == 64 || head_dim == 128;
     default: return true;

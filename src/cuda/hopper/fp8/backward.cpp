@@ -16,7 +16,8 @@
 namespace rootdk::cuda::hopper {
 namespace {
 
-constexpr int kKeysOfScale = 128;  // as the forward pass of most head_dims; a scale changes only the smallest numbers
+// Keys that share a scale need not be those of the forward pass: a scale changes only the smallest numbers.
+constexpr int kKeysOfScale = 64;
 
 // What the preparation needs of the forward call.
 ForwardCall forward_of(const BackwardCall& call) {

@@ -24,10 +24,6 @@ constexpr Fp8Shape fp8_shape(int head_dim) {
   constexpr Tuning kInTurns{.max_chains = 4, .integer_max = true};
   constexpr Tuning kFree{
       .rescale_under_qk = true, .order_after_max = true, .max_chains = 4, .early_token = 0, .integer_max = true};
-#ifdef FP8_N
-  constexpr Tuning kPlain{.order_after_max = true, .max_chains = 4, .early_token = 0, .integer_max = true};
-  return {{FP8_N, FP8_C, FP8_Q, FP8_TUNE == 0 ? kPlain : FP8_TUNE == 1 ? kInTurns : kFree}, FP8_STAGES, FP8_TURNS};
-#endif
   switch (head_dim) {
     case 64: return {{128, 3, 2, kInTurns}, 4};
     case 96: return {{192, 2, 2, kFree}, 3, false};

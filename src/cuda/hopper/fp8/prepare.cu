@@ -134,7 +134,9 @@ __global__ void finish_kernel(const ForwardParams p, const Prepared to) {
     total = join(total, to.partials[(plane * to.chunks + chunk) * to.head_dim + threadIdx.x]);
   }
   const float keys = static_cast<float>(max(rows.kv_len, 1));
-  const float mean_value = total.y / keys;
+  // A mean below the steps of e4m3 stays: rounding would not see that it was taken off, and it would be added twice.
+  const float mean_of_all = total.y / keys, largest_of_all = fmaxf(fmaxf(total.w, -total.z), 0.f);
+  const float mean_value = fabsf(mean_of_all) > largest_of_all / 32 ? mean_of_all : 0.f;
   const float largest = fmaxf(fmaxf(total.w - mean_value, mean_value - total.z), 0.f);  // -inf: no finite value
   const std::int64_t at = plane * to.head_dim + threadIdx.x;
   to.mean_key[at] = total.x / keys;

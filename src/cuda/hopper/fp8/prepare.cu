@@ -22,7 +22,7 @@ constexpr int kMostElements = 192 * 128;  // of a key tile
 
 struct Prepared {
   std::uint8_t *q, *k, *v;
-  float *q_unit, *q_shift, *k_scale, *v_scale, *mean_key, *mean_value;
+  float *q_unit, *q_shift, *k_scale, *v_scale, *v_multiplier, *mean_key, *mean_value;
   float4* partials;
   int head_dim;  // of the kernel; columns past those of the tensors are zeros
   int block_kv, key_blocks, chunks;
@@ -49,7 +49,22 @@ __device__ __forceinline__ void load_vector(const DeviceTensor& t, int batch, in
   for (int i = 0; i < kVector; ++i) x[i] = to_float(raw[i]);
 }
 
-__device__ __forceinline__ float finite_magnitude(float x) { return isfinite(x) ? fabsf(x) : 0.f; }
+// Whether all are finite; false also where only their sum is not.
+__device__ __forceinline__ bool surely_finite(const float (&x)[kVector]) {
+  float sum = 0.f;
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) sum += fabsf(x[i]);
+  return sum < INFINITY;
+}
+
+// The largest magnitude among those that are finite.
+__device__ __forceinline__ float largest_finite(const float (&x)[kVector]) {
+  const bool finite = surely_finite(x);
+  float largest = 0.f;
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) largest = fmaxf(largest, finite || isfinite(x[i]) ? fabsf(x[i]) : 0.f);
+  return largest;
+}
 
 // What x is multiplied by so that `largest` becomes the largest e4m3 number, and its inverse.
 struct Fp8Scale {
@@ -61,7 +76,11 @@ __device__ __forceinline__ Fp8Scale fp8_scale(float largest) {
 }
 
 // e4m3 has no infinity: what is not finite becomes NaN.
-__device__ __forceinline__ float scaled(float x, float multiplier) { return isfinite(x) ? x * multiplier : NAN; }
+__device__ __forceinline__ void infinities_to_nan(float (&x)[kVector]) {
+  if (surely_finite(x)) return;
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) x[i] = isfinite(x[i]) ? x[i] : NAN;
+}
 
 __device__ __forceinline__ uint2 pack8(const float (&x)[kVector]) {
   return make_uint2(ptx::pack_e4m3(x[0], x[1], x[2], x[3]), ptx::pack_e4m3(x[4], x[5], x[6], x[7]));
@@ -99,15 +118,21 @@ __global__ void __launch_bounds__(kThreads) reduce_kernel(const ForwardParams p,
   for (int i = 0; i < kVector; ++i) found[i] = empty_column();
   if (lane < lanes) {
     const int end = min(rows.kv_len, (chunk + 1) * kChunk);
+#pragma unroll 4
     for (int key = chunk * kChunk + lane; key < end; key += lanes) {
       float k[kVector], v[kVector];
       load_vector<Element>(p.k, rows.batch, head, rows.kv_begin + key, column, p.head_dim, k);
       load_vector<Element>(p.v, rows.batch, head, rows.kv_begin + key, column, p.value_dim, v);
+      if (surely_finite(k) && surely_finite(v)) {
 #pragma unroll
-      for (int i = 0; i < kVector; ++i) {
-        const bool finite = isfinite(v[i]);
-        found[i] = join(found[i], make_float4(isfinite(k[i]) ? k[i] : 0.f, finite ? v[i] : 0.f,
-                                              finite ? v[i] : INFINITY, finite ? v[i] : -INFINITY));
+        for (int i = 0; i < kVector; ++i) found[i] = join(found[i], make_float4(k[i], v[i], v[i], v[i]));
+      } else {
+#pragma unroll
+        for (int i = 0; i < kVector; ++i) {
+          const bool finite = isfinite(v[i]);
+          found[i] = join(found[i], make_float4(isfinite(k[i]) ? k[i] : 0.f, finite ? v[i] : 0.f,
+                                                finite ? v[i] : INFINITY, finite ? v[i] : -INFINITY));
+        }
       }
     }
 #pragma unroll
@@ -141,7 +166,9 @@ __global__ void finish_kernel(const ForwardParams p, const Prepared to) {
   const std::int64_t at = plane * to.head_dim + threadIdx.x;
   to.mean_key[at] = total.x / keys;
   to.mean_value[at] = mean_value;
-  to.v_scale[at] = fp8_scale(largest).scale;
+  const Fp8Scale scale = fp8_scale(largest);
+  to.v_scale[at] = scale.scale;
+  to.v_multiplier[at] = scale.multiplier;
 }
 
 // The largest over the lanes of a warp that share a row, and their sum. Lanes: a power of two.
@@ -171,13 +198,10 @@ __device__ void quantize_queries(const ForwardParams& p, const Prepared& to, con
     const bool exists = row < rows.q_len;
     float x[kVector];
     load_vector<Element>(p.q, rows.batch, head, rows.q_begin + (exists ? row : 0), column, p.head_dim, x);
-    float largest = 0.f, shift = 0.f;
+    float shift = 0.f;
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) {
-      largest = fmaxf(largest, finite_magnitude(x[i]));
-      shift = fmaf(x[i], mean[i], shift);
-    }
-    const Fp8Scale scale = fp8_scale(lanes_max(largest, lanes));
+    for (int i = 0; i < kVector; ++i) shift = fmaf(x[i], mean[i], shift);
+    const Fp8Scale scale = fp8_scale(lanes_max(largest_finite(x), lanes));
     shift = lanes_sum(shift, lanes);
     if (!exists) continue;
     const std::int64_t at = (static_cast<std::int64_t>(rows.batch) * p.heads + head) * p.q_rows + rows.q_begin + row;
@@ -186,8 +210,9 @@ __device__ void quantize_queries(const ForwardParams& p, const Prepared& to, con
       to.q_shift[at] = shift * p.scale_log2;
     }
     if (column >= to.head_dim) continue;
+    infinities_to_nan(x);
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) x[i] = scaled(x[i], scale.multiplier);
+    for (int i = 0; i < kVector; ++i) x[i] *= scale.multiplier;
     *reinterpret_cast<uint2*>(to.q + at * to.head_dim + column) = pack8(x);
   }
 }
@@ -211,10 +236,8 @@ __device__ void quantize_keys(const ForwardParams& p, const Prepared& to, const 
     const int key = block * to.block_kv + at / vectors, column = at % vectors * kVector;
     load_vector<Element>(p.k, rows.batch, head, rows.kv_begin + key, column, p.head_dim, x[n]);
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) {
-      x[n][i] -= mean[column + i];
-      largest = fmaxf(largest, finite_magnitude(x[n][i]));
-    }
+    for (int i = 0; i < kVector; ++i) x[n][i] -= mean[column + i];
+    largest = fmaxf(largest, largest_finite(x[n]));
   }
   largest = lanes_max(largest, 32);
   if (threadIdx.x % 32 == 0) warp_maxima[threadIdx.x / 32] = largest;
@@ -227,8 +250,9 @@ __device__ void quantize_keys(const ForwardParams& p, const Prepared& to, const 
   for (int n = 0; n < kVectors; ++n) {
     const int at = static_cast<int>(threadIdx.x) + n * kThreads;
     if (at >= keys * vectors) break;
+    infinities_to_nan(x[n]);
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) x[n][i] = scaled(x[n][i], scale.multiplier);
+    for (int i = 0; i < kVector; ++i) x[n][i] *= scale.multiplier;
     const int key = rows.kv_begin + block * to.block_kv + at / vectors;
     *reinterpret_cast<uint2*>(to.k + (plane * p.kv_rows + key) * to.head_dim + at % vectors * kVector) = pack8(x[n]);
   }
@@ -247,19 +271,20 @@ __device__ void quantize_values(const ForwardParams& p, const Prepared& to, cons
   const int words = to.block_kv / 4;
   for (int at = threadIdx.x; at < words * (to.head_dim / kVector); at += kThreads) {
     const int word = at % words, column = at / words * kVector;
-    float mean[kVector], inverse[kVector], x[4][kVector];
+    float mean[kVector], multiplier[kVector], x[4][kVector];
 #pragma unroll
     for (int i = 0; i < kVector; ++i) {
       mean[i] = to.mean_value[columns_at + column + i];
-      inverse[i] = 1.f / to.v_scale[columns_at + column + i];
+      multiplier[i] = to.v_multiplier[columns_at + column + i];
     }
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
       const int key = block * to.block_kv + word / 4 * 16 + word % 4 * 2 + n / 2 * 8 + n % 2;
       const bool exists = key < rows.kv_len;
       load_vector<Element>(p.v, rows.batch, head, (exists ? rows.kv_begin + key : 0), column, p.value_dim, x[n]);
+      infinities_to_nan(x[n]);
 #pragma unroll
-      for (int i = 0; i < kVector; ++i) x[n][i] = exists ? scaled(x[n][i] - mean[i], inverse[i]) : 0.f;
+      for (int i = 0; i < kVector; ++i) x[n][i] = exists ? (x[n][i] - mean[i]) * multiplier[i] : 0.f;
     }
 #pragma unroll
     for (int i = 0; i < kVector; ++i) {
@@ -417,6 +442,7 @@ Fp8Workspace fp8_workspace(const ForwardCall& call, int head_dim, int block_kv) 
   w.q_shift = take(batch * s.heads * q_rows * 4);
   w.k_scale = take(batch * s.kv_heads * w.key_blocks * 4);
   w.v_scale = take(planes * head_dim * 4);
+  w.v_multiplier = take(planes * head_dim * 4);
   w.mean_key = take(planes * head_dim * 4);
   w.mean_value = take(planes * head_dim * 4);
   w.partials = take(planes * w.chunks * head_dim * 16);
@@ -435,6 +461,7 @@ Prepared prepared_at(const ForwardCall& call, const Fp8Workspace& at) {
           .q_shift = floats(at.q_shift),
           .k_scale = floats(at.k_scale),
           .v_scale = floats(at.v_scale),
+          .v_multiplier = floats(at.v_multiplier),
           .mean_key = floats(at.mean_key),
           .mean_value = floats(at.mean_value),
           .partials = reinterpret_cast<float4*>(base + at.partials),

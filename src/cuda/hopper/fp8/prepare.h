@@ -16,7 +16,7 @@ namespace rootdk::cuda::hopper {
 struct Fp8Workspace {
   std::size_t tile_counter = 0;
   std::size_t q = 0, k = 0, v = 0;  // e4m3; v is [batch, kv_heads, head_dim, key_blocks block_kv]
-  std::size_t q_unit = 0, q_shift = 0, k_scale = 0, v_scale = 0;
+  std::size_t q_unit = 0, q_shift = 0, k_scale = 0, v_scale = 0, v_multiplier = 0;
   std::size_t mean_key = 0, mean_value = 0;  // [sequences, kv_heads, head_dim]
   std::size_t partials = 0;                  // of the means: [sequences, kv_heads, chunks, head_dim]
   std::size_t bytes = 0;

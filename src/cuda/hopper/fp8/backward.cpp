@@ -1,5 +1,6 @@
 // The gradient of attention in e4m3 on Hopper, straight through the rounding: the 16-bit backward pass on the values of
-// the e4m3 numbers that the forward pass used, with its lse and output.
+// the e4m3 numbers that the forward pass used, with its output. The mean key is left out of keys and of lse alike: the
+// forward pass multiplied it with q as it was, not with its numbers.
 
 #include <cstddef>
 #include <span>
@@ -35,7 +36,7 @@ ForwardCall forward_of(const BackwardCall& call) {
 // Where the values of q, k and v are in the workspace, in front of what the 16-bit pass needs.
 struct Layout {
   Fp8Workspace numbers;
-  std::size_t q = 0, k = 0, v = 0, rest = 0;
+  std::size_t q = 0, k = 0, v = 0, lse = 0, rest = 0;
 };
 Layout layout_of(const BackwardCall& call) {
   const int head_dim = padded_dim(kHeadDims, call.shape.head_dim, call.shape.value_dim);
@@ -49,12 +50,13 @@ Layout layout_of(const BackwardCall& call) {
   at.q = take(call.saved.q);
   at.k = take(call.saved.k);
   at.v = take(call.saved.v);
+  at.lse = take(call.saved.lse);
   return at;
 }
 
 ConstTensorView values_at(const Execution& execution, std::size_t offset, const ConstTensorView& like) {
   auto* const data = static_cast<std::byte*>(execution.cuda.workspace) + offset;
-  return TensorView(data, like.dtype, std::span(like.shape).first(4), like.device);
+  return TensorView(data, like.dtype, std::span(like.shape).first(static_cast<std::size_t>(like.rank)), like.device);
 }
 
 // The 16-bit call on the values. Without a workspace, as the first answer has it, only shapes and types mean something.
@@ -65,6 +67,7 @@ BackwardCall plain_call(const BackwardCall& call, const Layout& at) {
   plain.saved.q = values_at(call.execution, at.q, call.saved.q);
   plain.saved.k = values_at(call.execution, at.k, call.saved.k);
   plain.saved.v = values_at(call.execution, at.v, call.saved.v);
+  plain.saved.lse = values_at(call.execution, at.lse, call.saved.lse);
   if (call.execution.cuda.workspace) {
     plain.execution.cuda.workspace = static_cast<std::byte*>(call.execution.cuda.workspace) + at.rest;
     plain.execution.cuda.workspace_bytes = call.execution.cuda.workspace_bytes - at.rest;
@@ -74,6 +77,7 @@ BackwardCall plain_call(const BackwardCall& call, const Layout& at) {
 
 std::string refusal_of(const Fp8BackwardCall& call) {
   if (call.params.fp8.rotate) return "rotation is not supported";
+  if (call.upstream.lse.defined()) return "the gradient of lse is not supported";
   if (call.saved.q.dtype != DType::bf16 && call.saved.q.dtype != DType::f16) {
     return text("the type is ", name_of(call.saved.q.dtype), ", needs bf16 or f16");
   }
@@ -101,7 +105,8 @@ Answer<Fp8BackwardCall> answer(const Fp8BackwardCall& call) {
             const DeviceGuard guard(ready.saved.q.device.index);
             const ForwardCall forward = forward_of(ready);
             const BackwardCall values = plain_call(ready, at);
-            const ForwardParams params = make_params(forward);
+            ForwardParams params = make_params(forward);
+            params.row_values[kLse] = row_tensor(ready.saved.lse);
             if (ready.saved.q.elements() > 0) {
               prepare_fp8(forward, params, at.numbers);
               write_fp8_values(forward, params, at.numbers, values.saved);

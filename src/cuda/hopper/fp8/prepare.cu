@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "cuda/hopper/shared/fp8_layout.h"
+#include "cuda/hopper/shared/logit_terms.cuh"
 #include "cuda/hopper/shared/work_tiles.cuh"
 #include "cuda/launch/check.h"
 #include "cuda/launch/kernel.h"
@@ -341,8 +342,8 @@ __device__ __forceinline__ void store_vector(Element* to, const float (&x)[kVect
 // What the numbers of quantize_kernel stand for, in contiguous tensors. One thread a vector of a row; the grid is that
 // of quantize_kernel.
 template <class Element>
-__global__ void __launch_bounds__(kThreads)
-    values_kernel(const ForwardParams p, const Prepared from, int q_blocks, Element* q, Element* k, Element* v) {
+__global__ void __launch_bounds__(kThreads) values_kernel(const ForwardParams p, const Prepared from, int q_blocks,
+                                                          Element* q, Element* k, Element* v, float* lse) {
   const int sequence = blockIdx.z, head = blockIdx.y, block = static_cast<int>(blockIdx.x);
   const Rows rows = rows_of(p, sequence);
   const int kv_heads = p.heads / p.group;
@@ -359,6 +360,13 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
       for (int i = 0; i < kVector; ++i) x[i] *= scale;
       store_vector(q + index * p.head_dim + column, x);
+      if (column == 0) {
+        const DeviceTensor& saved = p.row_values[kLse];
+        const float with_mean =
+            static_cast<const float*>(saved.data)[rows.batch * saved.batch_stride + head * saved.head_stride +
+                                                  (rows.q_begin + row) * saved.row_stride];
+        lse[index] = with_mean - from.q_shift[index] * kLn2;
+      }
     }
     return;
   }
@@ -376,7 +384,7 @@ __global__ void __launch_bounds__(kThreads)
     if (column < p.head_dim) {
       unpack8(from.k + row * from.head_dim + column, x);
 #pragma unroll
-      for (int i = 0; i < kVector; ++i) x[i] = fmaf(x[i], k_scale, from.mean_key[columns_at + column + i]);
+      for (int i = 0; i < kVector; ++i) x[i] *= k_scale;
       store_vector(k + row * p.head_dim + column, x);
     }
     if (column < p.value_dim) {
@@ -483,7 +491,8 @@ void launch_values(const ForwardCall& call, const ForwardParams& params, const P
                  .block = dim3(kThreads),
                  .stream = static_cast<cudaStream_t>(call.execution.cuda.stream),
                  .device = call.q.device.index},
-                params, from, q_blocks, pointer(to.q), pointer(to.k), pointer(to.v));
+                params, from, q_blocks, pointer(to.q), pointer(to.k), pointer(to.v),
+                static_cast<float*>(const_cast<void*>(to.lse.data)));
 }
 
 }  // namespace

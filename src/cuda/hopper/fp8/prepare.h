@@ -30,8 +30,9 @@ Fp8Workspace fp8_workspace(const ForwardCall& call, int head_dim, int block_kv);
 // Fills the workspace from the call's q, k and v.
 void prepare_fp8(const ForwardCall& call, const ForwardParams& params, const Fp8Workspace& at);
 
-// Writes the values of the numbers in the workspace, means included, over to.q, to.k and to.v, contiguous tensors of
-// the call's type and shapes.
+// Writes the values of the numbers in the workspace over to.q, to.k and to.v, contiguous tensors of the call's type and
+// shapes: k without its mean, and over to.lse, contiguous, what lse is then. params.row_values[kLse] is lse with the
+// mean.
 void write_fp8_values(const ForwardCall& call, const ForwardParams& params, const Fp8Workspace& at,
                       const AttentionSaved& to);
 

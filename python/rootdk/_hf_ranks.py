@@ -16,6 +16,7 @@ from torch import nn
 
 from . import _hf_modules, distributed
 from ._errors import UnsupportedError
+from ._transport import GroupTransport
 
 
 _IGNORED_LABEL = -100
@@ -29,7 +30,7 @@ class Ranks:
     """What the layers of a model share: the group, and how the sequence of the call under way is cut."""
 
     def __init__(self, group: Any, layout: str) -> None:
-        distributed.GroupTransport(group)  # says what is wrong with the group
+        GroupTransport(group)  # says what is wrong with the group
         self.group, self.layout = group, layout
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         if layout not in LAYOUTS:

@@ -126,8 +126,6 @@ Whole describe_whole(std::string_view operation, const AttentionShape& shape, co
           " must be positive");
   require(shape.q_len < (std::int64_t{1} << 31) && shape.kv_len < (std::int64_t{1} << 31), operation, ": q_len ",
           shape.q_len, " and kv_len ", shape.kv_len, " of the whole must be below 2^31");
-  require(!params.compute, ErrorKind::unsupported, operation, ": compute is ",
-          params.compute ? name_of(*params.compute) : "", ", which is not served across ranks");
   check_shares(operation, "shares of the queries", distributed.queries, shape.q_len);
   check_shares(operation, "shares of the keys", distributed.keys, shape.kv_len);
   require(!params.compute && !params.fp8.rotate, ErrorKind::unsupported, operation,

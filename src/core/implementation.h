@@ -18,9 +18,9 @@ namespace rootdk {
 // Kernel and tile shape are chosen once, here; run() carries the choice.
 template <class Call>
 struct Answer {
-  std::string refusal = {};                   // why it cannot run the call here; empty: it can
-  std::size_t workspace_bytes = 0;            // device scratch memory that run() needs
-  bool carries_rows = false;                  // run() takes a call with CarriedRows, too
+  std::string refusal = {};         // why it cannot run the call here; empty: it can
+  std::size_t workspace_bytes = 0;  // device scratch memory that run() needs
+  bool carries_rows = false;        // run() takes a call with CarriedRows, too
   // Takes the call that was asked about, whose workspace may have been given since; trusts its input.
   std::function<void(const Call&)> run = {};
 };

@@ -116,7 +116,7 @@ struct Allocator {
     return allocator.block;
   }
   void* block = nullptr;
-  std::vector<std::size_t> asked;
+  std::vector<std::size_t> asked = {};
 };
 
 TEST(Dispatch, TheAllocatorIsAskedWhereTheWorkspaceIsTooSmall) {

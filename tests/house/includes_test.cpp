@@ -72,9 +72,11 @@ TEST(Includes, RoomsLookOnlyWhereTheyMay) {
 // The passes of src/cuda/hopper share shared/ and nothing else, so that each can be read alone. What answers a call of
 // attention() asks decode whether it is one.
 TEST(Includes, HopperPassesKnowOnlyWhatTheyShare) {
-  static const std::map<std::string, std::set<std::string>> kPasses = {
-      {"shared", {}}, {"forward", {"shared"}}, {"decode", {"shared"}}, {"backward", {"shared"}},
-      {"fp8", {"shared", "forward"}}};
+  static const std::map<std::string, std::set<std::string>> kPasses = {{"shared", {}},
+                                                                       {"forward", {"shared"}},
+                                                                       {"decode", {"shared"}},
+                                                                       {"backward", {"shared"}},
+                                                                       {"fp8", {"shared", "forward"}}};
   const fs::path hopper = fs::path(ROOTDK_SOURCE_DIR) / "src/cuda/hopper";
   int checked = 0;
   for (const auto& [pass, others] : kPasses) {

@@ -40,5 +40,11 @@ inline std::uint32_t unpack_e4m3(std::uint16_t bytes) {
   high.bits = static_cast<std::uint8_t>(bytes >> 8);
   return pack<__half>(static_cast<float>(low), static_cast<float>(high));
 }
+inline std::uint32_t pack_e4m3(float a, float b, float c, float d) {
+  std::uint32_t four = 0;
+  const float numbers[4] = {a, b, c, d};
+  for (int i = 0; i < 4; ++i) four |= static_cast<std::uint32_t>(Float8E4M3(numbers[i]).bits) << (8 * i);
+  return four;
+}
 
 }  // namespace rootdk::cuda::ptx

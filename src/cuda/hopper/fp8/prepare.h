@@ -12,6 +12,8 @@
 
 namespace rootdk::cuda::hopper {
 
+inline constexpr std::int64_t kMostBlocks = 65535;  // of a grid's second and third dimension: heads, sequences
+
 // Where everything is in the workspace, in bytes from its begin.
 struct Fp8Workspace {
   std::size_t tile_counter = 0;

@@ -44,6 +44,10 @@ class Quantized(NamedTuple):
     options: Mapping[str, Any]  # of the call that made them
     kind: Any
 
+    def __repr__(self) -> str:
+        shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in (("q", self.q), ("k", self.k), ("v", self.v)))
+        return f"Quantized({shapes}, options {dict(self.options)})"
+
     def attention(
         self,
         *,

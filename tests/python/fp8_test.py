@@ -213,3 +213,9 @@ def test_random_calls_agree_with_the_reference(seed):
         np.testing.assert_array_equal(np.isfinite(a), np.isfinite(b))
         real = np.isfinite(b)
         np.testing.assert_allclose(a[real], b[real], atol=2e-4 * max(1, np.abs(b[real]).max(initial=0)), err_msg=name)
+
+
+def test_numbers_print_as_shapes():
+    q = np.ones((1, 2, 3, 8), np.float32)
+    text = repr(rootdk.quantize_for_attention(q, q, q, causal=True))
+    assert text == "Quantized(q [1, 2, 3, 8], k [1, 2, 3, 8], v [1, 2, 3, 8], options {'causal': True})"

@@ -130,7 +130,7 @@ def _packings(parts: List[Part], q: torch.Tensor) -> List[Packing]:
     if not _together(parts, q.shape[0]):
         return [Packing((r,), (k,), part.window.options()) for r, k, part in zip(rows, keys, parts)]
     lengths = [tuple(end - begin for begin, end in ranges) for ranges in (rows, keys)]
-    options = {"q_starts": _starts(lengths[0], q.device), "kv_starts": _starts(lengths[1], q.device)}
+    options: Dict[str, Any] = {"q_starts": _starts(lengths[0], q.device), "kv_starts": _starts(lengths[1], q.device)}
     options.update(max_q_len=max(lengths[0]), max_kv_len=max(lengths[1]), **parts[0].window.options())
     return [Packing(tuple(rows), tuple(keys), options)]
 
@@ -155,12 +155,11 @@ def backward_parts(saved: Dict[str, Any], upstream: Dict[str, Any], parts: List[
     of_q = []
     for one in _packings(parts, saved["q"]):
         begin, end = one.rows[0][0], one.rows[-1][1]
-        tensors = {name: _rows(x, one.keys) if name in ("k", "v") else x[:, :, begin:end] for name, x in saved.items()}
-        above = {name: x[:, :, begin:end] for name, x in upstream.items()}
-        found = attention_backward(
-            above.pop("out"), *(tensors.pop(name) for name in ("q", "k", "v", "out", "lse")),
-            **tensors, **{"grad_" + name: x for name, x in above.items()}, **one.options, **options,
-        )  # fmt: skip
+        tensors: Dict[str, Any] = {name: x[:, :, begin:end] for name, x in saved.items() if name not in ("k", "v")}
+        q, out, lse = (tensors.pop(name) for name in ("q", "out", "lse"))
+        k, v = (_rows(saved[name], one.keys) for name in ("k", "v"))
+        above: Dict[str, Any] = {"grad_" + name: x[:, :, begin:end] for name, x in upstream.items()}
+        found = attention_backward(above.pop("grad_out"), q, k, v, out, lse, **tensors, **above, **one.options, **options)
         of_q.append(found["q"])
         at = 0
         for first, last in one.keys:

@@ -99,8 +99,8 @@ def _blocks(rows: int, sequences: Optional[int]) -> int:
 
 def _allocate(kind: Kind, q: Any, k: Any, v: Any, sequences: Optional[int]) -> Dict[str, Any]:
     if not len(q.shape) == len(k.shape) == len(v.shape) == 4:
-        shapes = ", ".join(f"{name} {list(x.shape)}" for name, x in (("q", q), ("k", k), ("v", v)))
-        raise ValueError(f"quantize_for_attention: expected [batch, heads, len, dim], have {shapes}")
+        given = ", ".join(f"{name} {list(x.shape)}" for name, x in (("q", q), ("k", k), ("v", v)))
+        raise ValueError(f"quantize_for_attention: expected [batch, heads, len, dim], have {given}")
     batch = q.shape[0] if sequences is None else sequences
     numbers = {name: kind.empty(tuple(x.shape), _structs.I8, x) for name, x in (("q", q), ("k", k), ("v", v))}
     shapes: Dict[str, Tuple[int, ...]] = {

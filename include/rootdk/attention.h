@@ -82,8 +82,7 @@ struct Fp8Params {
   ConstTensorView q_scales{};  // f32 [batch, heads, blocks of 128 rows]
   ConstTensorView k_scales{};  // f32 [batch, kv_heads, blocks of 128 keys]
   ConstTensorView v_scales{};  // f32 [batch or sequences, kv_heads, value_dim]
-  ConstTensorView
-      q_shift{};  // f32 [batch, heads, q_len]: what lse and max_logit get back, before scale; may be missing
+  ConstTensorView q_shift{};   // f32 [batch, heads, q_len]: what lse and max_logit get back, before scale; or missing
 };
 
 // Everything that shapes the operation. Every field has a default: {.causal = true, .window_left = 4096}.

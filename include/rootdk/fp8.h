@@ -21,17 +21,15 @@
 //     p8    = e4m3(256 * exp(s - m))
 //     out   = sum p8 v8 / 256 / (sum exp(s - m) + sink) * v_scale
 //
-// - Rounding to e4m3 is to nearest, ties to even, and saturates at 448. Where amax / 448 is below 2^-126 (all zero,
-// say)
-//   the scale is 1. 448 / amax and the product with it are f32.
+// - Rounding to e4m3 is to nearest, ties to even, and saturates at 448. Where amax / 448 is below 2^-126 (as where all
+//   are zero) the scale is 1. 448 / amax and the product with it are f32.
 // - Blocks of 128 count from the first row of each sequence.
 // - Keys from kv_lengths on take no part: not in the mean, not in an amax; their numbers are 0.
 // - An element that is not finite becomes NaN. It counts as 0 in the mean and is left out of amax, so that it spoils
 //   nothing but the scores of its key (or its channel of out).
 // - Fp8Params::rotate: q and k - mean are first multiplied by H D / sqrt(c): D the sign of each channel d, negative
-// where
-//   the top bit of d * 0x9e3779b1 (32 bits) is set, H the Hadamard matrix of size c, the largest power of two that
-//   divides head_dim, for each c channels; sums of pairs at distances 1, 2, 4, ... in f32.
+//   where the top bit of d * 0x9e3779b1 (32 bits) is set, H the Hadamard matrix of size c, the largest power of two
+//   that divides head_dim, for each c channels; sums of pairs at distances 1, 2, 4, ... in f32.
 // - lse and max_logit are those of the original keys: q . mean, of the original q, is added back in f32 (q_shift).
 // - Dropout acts on p8. Statistics are those of the unrounded weights.
 

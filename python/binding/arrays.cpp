@@ -19,9 +19,9 @@ class Name {
   PyObject* object_ = nullptr;
 };
 
-Name array_struct("__array_struct__"), shape_name("shape"), dtype_name("dtype"), is_cpu("is_cpu"), stride("stride"),
-    data_ptr("data_ptr"), requires_grad("requires_grad"), current_level("_current_level"), new_empty("new_empty"),
-    contiguous_name("contiguous");
+Name array_struct("__array_struct__"), shape_name("shape"), dtype_name("dtype"), is_cpu("is_cpu"), is_neg("is_neg"),
+    stride("stride"), data_ptr("data_ptr"), requires_grad("requires_grad"), current_level("_current_level"),
+    new_empty("new_empty"), contiguous_name("contiguous");
 
 struct NumPy {
   PyObject *ndarray = nullptr, *empty = nullptr, *float32 = nullptr, *float64 = nullptr;
@@ -170,6 +170,8 @@ Kind kind_of(PyObject* x) {
 
 bool describe(Kind kind, PyObject* x, rootdk_tensor* tensor) {
   if (kind == Kind::numpy) return describe_numpy(x, tensor, kAligned | kNativeOrder);
+  // A view that PyTorch negates when it reads it: the general way refuses it by name.
+  if (is_true(PyObject_CallMethodObjArgs(x, is_neg.get(), nullptr))) return false;
   return torch.exchange ? describe_exchanged(x, tensor) : describe_by_attributes(x, tensor);
 }
 

@@ -154,7 +154,13 @@ quantize_for_attention_workspace = _status_function("quantize_for_attention_work
 explain = _function("explain", ctypes.c_char_p, [_pointer] * 7)
 explain_backward = _function("explain_backward", ctypes.c_char_p, [_pointer] * 5)
 struct_init = _status_function("struct_init", _pointer, _int32, _size)
-attention_params_init = _function("attention_params_init", None, [ctypes.POINTER(AttentionParams)])
+
+
+def attention_params_init(params: Any) -> None:
+    """The defaults of the whole struct: the function of this name knows the struct of version 0.1."""
+    check(struct_init(params, 0, ctypes.sizeof(AttentionParams)))
+
+
 merge_states = _status_function("merge_states", *[_pointer] * 4)
 dropout_keeps = _function("dropout_keeps", _int32, [_double, ctypes.c_uint64] + [ctypes.c_uint32] * 4)
 rope_params_init = _function("rope_params_init", None, [ctypes.POINTER(RopeParams)])

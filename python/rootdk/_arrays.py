@@ -189,6 +189,8 @@ class TorchKind(Kind):
             if not x.is_cuda:
                 raise TypeError(f"rootdk: {name} lies on {x.device}, neither on the CPU nor on CUDA")
             kind, index = _structs.CUDA, x.get_device()
+        if x.is_neg():
+            raise ValueError(f"rootdk: {name} is a view that PyTorch negates when it reads it: use {name}.resolve_neg()")
         try:
             address, shape, strides = x.data_ptr(), x.shape, x.stride()
         except RuntimeError:

@@ -15,7 +15,6 @@ from ._attention import attention as attend
 from ._attention import attention_backward
 from ._distributed_calls import Ranges, Shares
 
-ROW_STATS = ("lse", "max_logit", "max_weight", "entropy", "sum_p2")
 OPTIONS = ("causal", "window", "scale", "temperature", "softcap", "sinks", "q_starts", "kv_starts")
 _ALIGNED = 1024  # a run of keys begins at a tile of the kernels
 TOGETHER = True  # for measurements: False makes a call of each run
@@ -60,13 +59,19 @@ class Part(NamedTuple):
 def _window(options: Dict[str, Any]) -> Window:
     window = options.get("window")
     left, right = window if isinstance(window, (tuple, list)) else (window, window)
+    left, right = (None if side == -1 else side for side in (left, right))  # -1: no limit
     return Window(left, 0 if options.get("causal") else right)
 
 
 def _documents(options: Dict[str, Any], q_len: int, kv_len: int) -> List[Document]:
+    if (options.get("q_starts") is None) != (options.get("kv_starts") is None):
+        raise ValueError("rootdk: q_starts and kv_starts come together")
     if options.get("q_starts") is None:
         return [Document(0, q_len, 0, kv_len)]
     q, k = (torch.as_tensor(options[name]).tolist() for name in ("q_starts", "kv_starts"))
+    for name, starts, total in (("q_starts", q, q_len), ("kv_starts", k, kv_len)):
+        if not starts or starts[0] != 0 or starts[-1] != total:
+            raise ValueError(f"rootdk: {name} go from {starts[:1]} to {starts[-1:]}, expected 0 to {total}, the rows of all ranks")
     return [Document(*bounds) for bounds in zip(q, q[1:], k, k[1:])]
 
 
@@ -206,6 +211,10 @@ class DeviceAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, cut: "DeviceCut", names: Tuple[str, ...], q: Any, k: Any, v: Any) -> Any:  # type: ignore[override]
+        for name, x, shares in (("q", q, cut.queries), ("k", k, cut.keys), ("v", v, cut.keys)):
+            rows = sum(end - begin for begin, end in shares[cut.rank])
+            if x.shape[2] != rows:
+                raise ValueError(f"rootdk: {name} has {x.shape[2]} rows on rank {cut.rank}, whose share has {rows}")
         all_k, all_v = (gather(x, cut.keys, cut.group) for x in (k, v))
         results = attend_parts(q, all_k, all_v, cut.query_parts(), cut.options, names)
         ctx.cut, ctx.names = cut, names
@@ -253,6 +262,8 @@ def make_cut(group: Any, rank: int, queries: Shares, keys: Optional[Shares], opt
     for name in options:
         if name not in OPTIONS:
             raise NotImplementedError(f"rootdk: {name} is not served across ranks on a GPU; there are {', '.join(OPTIONS)}")
+    if torch.is_grad_enabled() and getattr(options.get("sinks"), "requires_grad", False):
+        raise NotImplementedError("rootdk: the gradient of sinks is not served across ranks on a GPU (detach them)")
     keys = queries if keys is None else keys
     q_len, kv_len = (max((end for rows in held for _, end in rows), default=0) for held in (queries, keys))
     documents, window = _documents(options, q_len, kv_len), _window(options)

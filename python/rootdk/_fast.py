@@ -46,12 +46,14 @@ def learn_torch(torch: Any, dtypes: Any) -> None:
         return
     raw = torch._C
     functorch = getattr(raw, "_functorch", None)
-    autocast: Dict[str, Tuple[Any, Any, Tuple[str, ...]]] = {  # whether it is on, its type, and what both are asked with
-        "cpu": (torch.is_autocast_cpu_enabled, torch.get_autocast_cpu_dtype, ()),
-        "cuda": (torch.is_autocast_enabled, torch.get_autocast_gpu_dtype, ()),
-    }
+    autocast: Dict[str, Tuple[Any, Any, Tuple[str, ...]]]  # whether it is on, its type, and what both are asked with
     if hasattr(torch, "get_autocast_dtype"):
-        autocast = {name: (torch.is_autocast_enabled, torch.get_autocast_dtype, (name,)) for name in autocast}
+        autocast = {name: (torch.is_autocast_enabled, torch.get_autocast_dtype, (name,)) for name in ("cpu", "cuda")}
+    else:
+        autocast = {
+            "cpu": (torch.is_autocast_cpu_enabled, torch.get_autocast_cpu_dtype, ()),
+            "cuda": (torch.is_autocast_enabled, torch.get_autocast_gpu_dtype, ()),
+        }
     binding.learn_torch(
         {
             "Tensor": torch.Tensor,

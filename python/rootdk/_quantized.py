@@ -27,6 +27,9 @@ def _write_numbers(arena: _abi.Arena, kind: Kind, offset: int, x: Any, name: str
     return arena.base + offset
 
 
+_DECIDE_NUMBERS = ("kv_lengths", "q_starts", "kv_starts", "softcap", "sinks", "rotate")
+
+
 class Quantized(NamedTuple):
     """q, k and v as e4m3 numbers, in arrays of int8 that hold their bits, with the scales that belong to them.
 
@@ -62,6 +65,9 @@ class Quantized(NamedTuple):
         or in the memory `out`. Options are those of quantize_for_attention and what is given here. No gradient."""
         kind: Kind = self.kind
         request = StatsRequest.make(stats, None, False, 1)
+        for name in _DECIDE_NUMBERS:
+            if options.get(name) is not None and options[name] is not self.options.get(name):
+                raise ValueError(f"rootdk: {name} decides how numbers are made: give it to quantize_for_attention")
         given = {name: value for name, value in self.options.items() if name not in ("compute", "rotate")}
         params = Params({**given, **options})
         if dtype is not None and dtype not in _OUTPUT_TYPES:
@@ -126,6 +132,9 @@ def quantize_for_attention(
     params = Params(options)
     starts = params.tensors.get("q_starts")
     sequences = None if starts is None else len(starts) - 1
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if kind.wants_gradient(x):
+            raise ValueError(f"rootdk: {name} needs a gradient, which does not flow through numbers (detach, or attention(compute=))")
     arena = take_arena()
     try:
         base = arena.base

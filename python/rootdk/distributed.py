@@ -99,16 +99,19 @@ class _Attention(torch.autograd.Function):
         ctx: Any, cut: Cut, params: Params, request: StatsRequest, threads: Optional[int], q: Any, k: Any, v: Any, *parameters: Any
     ) -> Any:
         out, arrays = forward(cut, q, k, v, params, request, threads)
-        ctx.cut, ctx.params, ctx.names, ctx.threads = cut, params, tuple(arrays), threads
+        options = params.tensors  # saved through autograd, which notices where one is changed in place
+        ctx.cut, ctx.params, ctx.names, ctx.threads = cut, params.with_tensors({}), tuple(arrays), threads
+        ctx.option_names = tuple(options)
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*(x for name, x in arrays.items() if name not in ("lse", "entropy")))
-        ctx.save_for_backward(q, k, v, out, arrays["lse"], arrays.get("entropy"))
+        ctx.save_for_backward(q, k, v, out, arrays["lse"], arrays.get("entropy"), *options.values())
         return (out, *arrays.values())
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_out: Any, *grads: Any) -> Any:
-        q, k, v, out, lse, entropy = ctx.saved_tensors
+        q, k, v, out, lse, entropy, *options = ctx.saved_tensors
+        params = ctx.params.with_tensors(dict(zip(ctx.option_names, options)))
         given = dict(zip(ctx.names, grads))
         grad_out = torch.zeros_like(out) if grad_out is None else grad_out
         if grad_out.stride(-1) != 1:
@@ -121,7 +124,7 @@ class _Attention(torch.autograd.Function):
             upstream["entropy"] = zero if given["entropy"] is None else given["entropy"]
         names = ("q", "k", "v", *DIFFERENTIABLE)
         needed = [name for name, needs in zip(names, ctx.needs_input_grad[4:]) if needs]
-        gradients = backward(ctx.cut, saved, upstream, ctx.params, needed, ctx.threads)
+        gradients = backward(ctx.cut, saved, upstream, params, needed, ctx.threads)
         return (None, None, None, None, *(gradients.get(name) for name in names))
 
 

@@ -13,13 +13,13 @@ namespace rootdk {
 
 // q, k and v are e4m3 with the scales of params.fp8, or floating and still to be quantised.
 struct Fp8ForwardCall : ForwardCall {
-  static constexpr bool kRunsOnOthers = true;  // on the CPU: on the kernels of f32
+  using Below = ForwardCall;  // on the CPU it runs on the kernels of f32
   bool quantised() const { return q.dtype == DType::f8e4m3; }
 };
 
 // saved.q, k and v are floating. The gradient is that of the quantised values, handed through to the originals.
 struct Fp8BackwardCall : BackwardCall {
-  static constexpr bool kRunsOnOthers = true;
+  using Below = BackwardCall;
 };
 
 struct QuantizeCall {

@@ -41,15 +41,17 @@ inline std::string_view forced_target(const Execution& execution) {
   return execution.target.empty() ? std::string_view(environment().target) : execution.target;
 }
 
-// The same for a call. One that runs on the kernels of another call (Call::kRunsOnOthers) hands a name that is none of
-// its own implementations on to that call.
+// The same for a call. One that runs on the kernels of another call on the CPU (Call::Below) hands a name that is one
+// of that call's implementations on to it.
 template <class Call>
 std::string_view forced_for(const Call& call) {
   const std::string_view forced = forced_target(call.execution);
-  if constexpr (requires { Call::kRunsOnOthers; }) {
-    const auto& all = ordered<Call>();
-    const auto is_forced = [&](const Implementation<Call>& candidate) { return candidate.name == forced; };
-    if (std::none_of(all.begin(), all.end(), is_forced)) return {};
+  if constexpr (requires { typename Call::Below; }) {
+    const auto names_it = [&](const auto& all) {
+      return std::any_of(all.begin(), all.end(), [&](const auto& candidate) { return candidate.name == forced; });
+    };
+    const bool on_cpu = device_of(call).kind == DeviceKind::cpu;
+    if (on_cpu && !names_it(ordered<Call>()) && names_it(ordered<typename Call::Below>())) return {};
   }
   return forced;
 }

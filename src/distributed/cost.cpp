@@ -248,7 +248,10 @@ SchemeCost both_cost(const Whole& whole, const DistributedShape& s, const Distri
 // The best number of ranks that exchange heads, or the one that is asked for.
 SchemeCost best_both(const Whole& whole, const DistributedShape& s, const DistributedParams& distributed,
                      const AttentionParams& params) {
-  SchemeCost best{.scheme = Scheme::both, .refusal = "the ranks have no divisor for groups"};
+  const auto ranks = static_cast<int>(distributed.queries.size());
+  SchemeCost best{.scheme = Scheme::both,
+                  .refusal = "the " + std::to_string(ranks) + " ranks have no divisor but 1 and " +
+                             std::to_string(ranks) + ": give head_ranks"};
   if (params.mask.defined() || params.bias.defined()) {
     best.refusal = "a mask or a bias has the rows of this rank, and heads have all rows";
     return best;
@@ -257,7 +260,6 @@ SchemeCost best_both(const Whole& whole, const DistributedShape& s, const Distri
     best.refusal = "the backward pass streams keys and queries";
     return best;
   }
-  const auto ranks = static_cast<int>(distributed.queries.size());
   for (int members = 1; members <= ranks; ++members) {
     const bool asked = distributed.head_ranks == members;
     const bool candidate = distributed.head_ranks == 0 && members > 1 && members < ranks && members <= s.heads;

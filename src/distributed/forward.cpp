@@ -197,6 +197,16 @@ void column_mass(Transport& transport, const Call& call, const Tiles& tiles, con
   key_pass(transport, call, tiles, saved, upstream, gradients, agree_on_rows(transport, call, q.size(2)));
 }
 
+// Which statistics of rows are exchanged where heads are: a bit each.
+std::int64_t row_statistics_given(const AttentionStats& stats) {
+  const bool own_lse = stats.column_mass.defined() || WeightMaps::asked_for(stats);
+  const bool given[] = {stats.lse.defined() || own_lse, stats.max_logit.defined(), stats.max_weight.defined(),
+                        stats.entropy.defined(), stats.sum_p2.defined()};
+  std::int64_t bits = 0;
+  for (std::size_t i = 0; i < std::size(given); ++i) bits |= std::int64_t{given[i]} << i;
+  return bits;
+}
+
 }  // namespace
 }  // namespace distributed
 
@@ -215,6 +225,9 @@ void distributed_attention(Transport& transport, ConstTensorView q, ConstTensorV
     request.add("weights given", static_cast<std::int64_t>(stats.weights.defined()));
     request.add("pooled_map rows", stats.pooled_map.defined() ? stats.pooled_map.size(2) : 0);
     request.add("pooled_map columns", stats.pooled_map.defined() ? stats.pooled_map.size(3) : 0);
+    if (call.distributed.scheme == Scheme::heads || call.distributed.scheme == Scheme::both) {
+      request.add("row statistics given, as bits", row_statistics_given(stats));
+    }
   });
   AttentionStats row_stats = stats;
   row_stats.column_mass = TensorView();

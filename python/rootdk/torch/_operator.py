@@ -294,7 +294,7 @@ def attention(
         itself: Any = attention
         return handle_torch_function(itself, (q, k, v), q, k, v, **named)  # type: ignore[no-any-return]
     request = StatsRequest.make(stats, map_size, weights, stats_stride)
-    if request is None and target is None and threads is None and _fast_attention is not None and not is_compiling():
+    if request is None and target is None and threads is None and _fast_attention is not None and "out" not in options and not is_compiling():
         result = _fast_attention((q, k, v), options)
         if result is not NotImplemented:
             return result  # type: ignore[no-any-return]

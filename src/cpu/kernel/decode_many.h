@@ -34,8 +34,7 @@ class ManyRows : protected TileSoftmax<Product> {
   using Base::sees_whole;
   using Base::softmax;
 
-  // Adds a tile to all rows. False where a value
-  // is not finite and some row does not see it.
+  // Adds a tile to all rows. False where a value is not finite and some row does not see it.
   __attribute__((noinline)) bool add_to_many(const KeyTile& tile) {
     using Prompt = typename Product::Prompt;
     // Later rows neither begin nor end earlier.

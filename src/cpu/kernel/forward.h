@@ -335,8 +335,10 @@ class ForwardKernel {
   }
 
   void clear_out(int first_row, int rows) {
-    float* out = block_.state.out + first_row * block_.state.out_stride;
-    for (int64_t d = 0; d < rows * block_.state.out_stride; ++d) out[d] = 0.0f;
+    for (int i = 0; i < rows; ++i) {  // rows of other heads may lie between them (CarriedRows)
+      float* out = block_.state.out + (first_row + i) * block_.state.out_stride;
+      for (int d = 0; d < block_.value_dim; ++d) out[d] = 0.0f;
+    }
   }
 
   // The same where a value is infinite or NaN: a weight of zero, which a mask leaves, must not meet it. The products

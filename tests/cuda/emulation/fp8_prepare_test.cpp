@@ -35,7 +35,8 @@ struct PrepareCase {
   int key_blocks() const {
     return packed() ? kv_rows() / block_kv + sequences + 1 : (kv_len + block_kv - 1) / block_kv;
   }
-  int chunks() const { return (kv_len + kChunk - 1) / kChunk; }
+  int chunks() const { return packed() ? kv_rows() / kChunk + sequences + 1 : chunks_of_longest(); }
+  int chunks_of_longest() const { return (kv_len + kChunk - 1) / kChunk; }
 };
 
 float number_of(std::uint8_t bits) {
@@ -71,7 +72,7 @@ class Prepared8 {
     for (auto* columns : {&v_scale_, &v_multiplier_, &mean_key_, &mean_value_}) {
       floats(*columns, c.sequences * c.kv_heads * c.kernel_dim);
     }
-    partials_.resize(static_cast<std::size_t>(c.sequences * c.kv_heads * c.chunks() * c.kernel_dim));
+    partials_.resize(static_cast<std::size_t>(c.batch() * c.kv_heads * c.chunks() * c.kernel_dim));
     for (std::size_t i = 0; i < lse_.size(); ++i) lse_[i] = 0.01f * static_cast<float>(i);
     p_ = params();
     to_ = {.q = q8_.data(),
@@ -94,7 +95,8 @@ class Prepared8 {
   void run() {
     const int q_blocks = (c_.q_len + kQueries - 1) / kQueries, key_tiles = (c_.kv_len + c_.block_kv - 1) / c_.block_kv;
     const auto u = [](int x) { return static_cast<unsigned>(x); };
-    launch({u(c_.chunks()), u(c_.kv_heads), u(c_.sequences)}, kThreads, [&] { reduce_kernel<Element>(p_, to_); });
+    launch({u(c_.chunks_of_longest()), u(c_.kv_heads), u(c_.sequences)}, kThreads,
+           [&] { reduce_kernel<Element>(p_, to_); });
     launch({u(c_.kv_heads), u(c_.sequences), 1}, c_.kernel_dim, [&] { finish_kernel(p_, to_); });
     const emulation::Index grid{u(q_blocks + key_tiles), u(c_.heads), u(c_.sequences)};
     launch(grid, kThreads, [&] { quantize_kernel<Element>(p_, to_, q_blocks); });

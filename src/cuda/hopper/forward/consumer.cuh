@@ -387,7 +387,9 @@ class Consumer {
     if constexpr (Step.guarded) {
       if (mask) mask_tile();
     }
-    const float unit[2] = {q_unit_[0] * k_scale_, q_unit_[1] * k_scale_};
+    // Never 0: masked scores are -inf, and -inf times 0 would be NaN.
+    constexpr float kLeast = 0x1p-126f;
+    const float unit[2] = {fmaxf(q_unit_[0] * k_scale_, kLeast), fmaxf(q_unit_[1] * k_scale_, kLeast)};
     float maximum[2], negated[2];
     if constexpr (C::kTuning.integer_max && !Step.guarded) {
       const float none[2] = {-INFINITY, -INFINITY};
@@ -463,7 +465,10 @@ class Consumer {
   }
 
   __device__ __forceinline__ void read_k_scale() {
-    if constexpr (C::kFp8) k_scale_ = shared_.k_scale[k_.stage];
+    if constexpr (C::kFp8) {
+      k_scale_ = shared_.k_scale[k_.stage];
+      __syncwarp();  // before lane 0 releases the stage
+    }
   }
   // The index of a row of the sequence among the rows of Fp8Scales.
   __device__ __forceinline__ std::int64_t fp8_row(const WorkTile& tile, int row) const {

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 
+#include "cuda/hopper/fp8/kernels.h"
 #include "cuda/hopper/fp8/prepare.h"
 #include "cuda/hopper/hopper.h"
 #include "cuda/hopper/shared/head_dims.h"
@@ -17,9 +18,6 @@
 
 namespace rootdk::cuda::hopper {
 namespace {
-
-// Keys that share a scale need not be those of the forward pass: a scale changes only the smallest numbers.
-constexpr int kKeysOfScale = 64;
 
 // What the preparation needs of the forward call.
 ForwardCall forward_of(const BackwardCall& call) {
@@ -41,7 +39,8 @@ struct Layout {
 };
 Layout layout_of(const BackwardCall& call) {
   const int head_dim = padded_dim(kHeadDims, call.shape.head_dim, call.shape.value_dim);
-  Layout at{.numbers = fp8_workspace(forward_of(call), head_dim, kKeysOfScale)};
+  // Scales are those of the forward pass: others would round every key to another number.
+  Layout at{.numbers = fp8_workspace(forward_of(call), head_dim, fp8_keys_of_scale(head_dim))};
   at.rest = at.numbers.bytes;
   const auto take = [&](const ConstTensorView& view) {
     const std::size_t begin = at.rest;

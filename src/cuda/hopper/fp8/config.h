@@ -1,7 +1,7 @@
 #pragma once
 
 // The forward kernels in e4m3: their tile shapes and shared memory. The kernel is that of the 16-bit types
-// (kernel.cuh); q, k and v arrive as fp8_prepare.h leaves them.
+// (kernel.cuh); q, k and v arrive as prepare.h leaves them.
 
 #include <cuda_fp8.h>
 

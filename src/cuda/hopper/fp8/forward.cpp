@@ -123,6 +123,8 @@ Answer<Fp8ForwardCall> answer(const Fp8ForwardCall& call) {
 
 }  // namespace
 
+int fp8_keys_of_scale(int head_dim) { return kernel_of(head_dim, Variant::ranged).block_kv; }
+
 const Fp8ForwardImplementation& fp8_forward() {
   static const Fp8ForwardImplementation implementation{.name = "sm90", .answer = answer};
   return implementation;

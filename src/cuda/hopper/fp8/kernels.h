@@ -5,8 +5,11 @@
 namespace rootdk::cuda::hopper {
 
 // The kernel of a head_dim and a variant: ranged or sampled. Each head_dim is compiled in one file, which CMake writes
-// from fp8_instance.cu.in.
+// from instance.cu.in.
 template <int HeadDim>
 ForwardKernelHandle fp8_kernel_of(Variant variant);
+
+// The keys of a tile, which share a scale.
+int fp8_keys_of_scale(int head_dim);
 
 }  // namespace rootdk::cuda::hopper

@@ -20,7 +20,7 @@ void launch(const ForwardCall& call, const ForwardParams& params, const Prepared
       .name = "the preparation of e4m3", .block = dim3(kThreads), .stream = stream, .device = call.q.device.index};
   KernelLaunch reduce = common;
   reduce.function = reinterpret_cast<const void*>(&reduce_kernel<Element>);
-  reduce.grid = dim3(static_cast<unsigned>(to.chunks), kv_heads, sequences);
+  reduce.grid = dim3(static_cast<unsigned>(blocks_of(call.shape.kv_len, kChunk)), kv_heads, sequences);
   launch_kernel(reduce, params, to);
   KernelLaunch finish = common;
   finish.function = reinterpret_cast<const void*>(&finish_kernel);
@@ -43,7 +43,7 @@ Fp8Workspace fp8_workspace(const ForwardCall& call, int head_dim, int block_kv) 
   w.head_dim = head_dim;
   w.block_kv = block_kv;
   w.key_blocks = s.packed ? static_cast<int>(kv_rows / block_kv + s.batch + 1) : blocks_of(s.kv_len, block_kv);
-  w.chunks = blocks_of(s.kv_len, kChunk);
+  w.chunks = s.packed ? static_cast<int>(kv_rows / kChunk + s.batch + 1) : blocks_of(s.kv_len, kChunk);
   const auto take = [&](std::int64_t bytes) {
     const std::size_t at = w.bytes;
     w.bytes += (static_cast<std::size_t>(bytes) + 255) / 256 * 256;
@@ -61,7 +61,7 @@ Fp8Workspace fp8_workspace(const ForwardCall& call, int head_dim, int block_kv) 
   w.v_multiplier = take(planes * head_dim * 4);
   w.mean_key = take(planes * head_dim * 4);
   w.mean_value = take(planes * head_dim * 4);
-  w.partials = take(planes * w.chunks * head_dim * 16);
+  w.partials = take(batch * s.kv_heads * w.chunks * head_dim * 16);
   return w;
 }
 

@@ -74,7 +74,7 @@ struct Fp8Scale {
   float multiplier, scale;
 };
 __device__ __forceinline__ Fp8Scale fp8_scale(float largest) {
-  if (largest < 1e-30f) return {1.f, 1.f};
+  if (largest / kFp8Largest < 0x1p-126f) return {1.f, 1.f};
   return {kFp8Largest / largest, largest / kFp8Largest};
 }
 
@@ -108,12 +108,21 @@ __device__ __forceinline__ float4 join(const float4& a, const float4& b) {  // s
   return make_float4(a.x + b.x, a.y + b.y, fminf(a.z, b.z), fmaxf(a.w, b.w));
 }
 
+// Where the columns over a chunk of keys are. Those of packed sequences begin as their blocks of keys do.
+__device__ __forceinline__ std::int64_t chunk_at(const ForwardParams& p, const Prepared& to, const Rows& rows,
+                                                 int sequence, int head, int chunk) {
+  const int first = p.q_starts.data ? rows.kv_begin / kChunk + sequence : 0;
+  const std::int64_t plane = static_cast<std::int64_t>(rows.batch) * (p.heads / p.group) + head;
+  return (plane * to.chunks + first + chunk) * to.head_dim;
+}
+
 // Columns over kChunk keys.
 template <class Element>
 __global__ void __launch_bounds__(kThreads) reduce_kernel(const ForwardParams p, const Prepared to) {
   __shared__ float4 columns[kThreads * kVector];
   const int chunk = blockIdx.x, head = blockIdx.y, sequence = blockIdx.z;
   const Rows rows = rows_of(p, sequence);
+  if (chunk * kChunk >= rows.kv_len) return;
   const int vectors = to.head_dim / kVector, lanes = kThreads / vectors;  // rows that are loaded at the same time
   const int lane = threadIdx.x / vectors, column = threadIdx.x % vectors * kVector;
   float4 found[kVector];
@@ -145,9 +154,7 @@ __global__ void __launch_bounds__(kThreads) reduce_kernel(const ForwardParams p,
   if (static_cast<int>(threadIdx.x) >= to.head_dim) return;
   float4 total = empty_column();
   for (int i = 0; i < lanes; ++i) total = join(total, columns[i * to.head_dim + threadIdx.x]);
-  const std::int64_t at =
-      ((static_cast<std::int64_t>(sequence) * gridDim.y + head) * to.chunks + chunk) * to.head_dim + threadIdx.x;
-  to.partials[at] = total;
+  to.partials[chunk_at(p, to, rows, sequence, head, chunk) + threadIdx.x] = total;
 }
 
 // The mean key, the mean value and the scales of v. One thread a column; the chunks are added in order.
@@ -159,15 +166,18 @@ inline __global__ void finish_kernel(const ForwardParams p, const Prepared to) {
   float4 total = empty_column();
 #pragma unroll 8
   for (int chunk = 0; chunk < chunks; ++chunk) {
-    total = join(total, to.partials[(plane * to.chunks + chunk) * to.head_dim + threadIdx.x]);
+    total = join(total, to.partials[chunk_at(p, to, rows, sequence, head, chunk) + threadIdx.x]);
   }
   const float keys = static_cast<float>(max(rows.kv_len, 1));
   // A mean below the steps of e4m3 stays: rounding would not see that it was taken off, and it would be added twice.
   const float mean_of_all = total.y / keys, largest_of_all = fmaxf(fmaxf(total.w, -total.z), 0.f);
-  const float mean_value = fabsf(mean_of_all) > largest_of_all / 32 ? mean_of_all : 0.f;
+  const bool takes_mean = isfinite(mean_of_all) && fabsf(mean_of_all) > largest_of_all / 32;
+  const float mean_value = takes_mean ? mean_of_all : 0.f;
   const float largest = fmaxf(fmaxf(total.w - mean_value, mean_value - total.z), 0.f);  // -inf: no finite value
   const std::int64_t at = plane * to.head_dim + threadIdx.x;
-  to.mean_key[at] = total.x / keys;
+  // A sink and a softcap see more than differences of scores. A sum that overflows takes nothing off.
+  const bool key_stays = p.sinks.data || p.terms.softcap.cap_log2 > 0 || !isfinite(total.x);
+  to.mean_key[at] = key_stays ? 0.f : total.x / keys;
   to.mean_value[at] = mean_value;
   const Fp8Scale scale = fp8_scale(largest);
   to.v_scale[at] = scale.scale;
@@ -298,7 +308,7 @@ __device__ void quantize_values(const ForwardParams& p, const Prepared& to, cons
   }
 }
 
-// Blocks of 128 rows: x counts those of queries, then those of keys and values.
+// x counts blocks of 128 queries, then tiles of keys and values.
 template <class Element>
 __global__ void __launch_bounds__(kThreads) quantize_kernel(const ForwardParams p, const Prepared to, int q_blocks) {
   // The last heads first: reduce_kernel left their k and v in L2.

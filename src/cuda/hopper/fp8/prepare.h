@@ -20,7 +20,7 @@ struct Fp8Workspace {
   std::size_t q = 0, k = 0, v = 0;  // e4m3; v is [batch, kv_heads, head_dim, key_blocks block_kv]
   std::size_t q_unit = 0, q_shift = 0, k_scale = 0, v_scale = 0, v_multiplier = 0;
   std::size_t mean_key = 0, mean_value = 0;  // [sequences, kv_heads, head_dim]
-  std::size_t partials = 0;                  // of the means: [sequences, kv_heads, chunks, head_dim]
+  std::size_t partials = 0;                  // of the means: [batch, kv_heads, chunks, head_dim]
   std::size_t bytes = 0;
   int head_dim = 0;  // of the kernel
   int block_kv = 0;  // keys of a tile, which share a scale

@@ -63,7 +63,7 @@ struct Fp8Scales {
   const float* k = nullptr;        // [batch, kv_heads, key_blocks]
   const float* v = nullptr;        // [sequences, kv_heads, head_dim of the kernel]
   const float* v_mean = nullptr;   // the same: what was taken off v
-  int key_blocks = 0;              // of 128 keys; those of packed sequence s begin at kv_begin / 128 + s
+  int key_blocks = 0;              // of the keys of a tile; those of packed sequence s begin at kv_begin / tile + s
   bool out_f16 = false;            // else bf16
 };
 

@@ -249,9 +249,10 @@ SchemeCost both_cost(const Whole& whole, const DistributedShape& s, const Distri
 SchemeCost best_both(const Whole& whole, const DistributedShape& s, const DistributedParams& distributed,
                      const AttentionParams& params) {
   const auto ranks = static_cast<int>(distributed.queries.size());
+  const std::string count = std::to_string(ranks);
   SchemeCost best{.scheme = Scheme::both,
-                  .refusal = "the " + std::to_string(ranks) + " ranks have no divisor but 1 and " +
-                             std::to_string(ranks) + ": give head_ranks"};
+                  .refusal = ranks == 1 ? "one rank has no groups"
+                                        : count + " ranks have no divisor but 1 and " + count + ": give head_ranks"};
   if (params.mask.defined() || params.bias.defined()) {
     best.refusal = "a mask or a bias has the rows of this rank, and heads have all rows";
     return best;

@@ -226,7 +226,7 @@ void distributed_attention(Transport& transport, ConstTensorView q, ConstTensorV
     request.add("pooled_map rows", stats.pooled_map.defined() ? stats.pooled_map.size(2) : 0);
     request.add("pooled_map columns", stats.pooled_map.defined() ? stats.pooled_map.size(3) : 0);
     if (call.distributed.scheme == Scheme::heads || call.distributed.scheme == Scheme::both) {
-      request.add("row statistics given, as bits", row_statistics_given(stats));
+      request.add("row statistics (bits)", row_statistics_given(stats));
     }
   });
   AttentionStats row_stats = stats;

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "distributed/random_cases.h"
 
 namespace rootdk::test {
@@ -248,6 +251,26 @@ TEST(DistributedAttention, BitsOfAttention) {
 }
 
 // Each rank chooses among its own rows, in any order.
+// Rows without keys are zeros, where rows of the heads alternate in memory, and nothing else is written.
+TEST(DistributedAttention, RowsWithoutKeysOfHeadsSideBySide) {
+  constexpr std::int64_t kHeads = 2, kRows = 512, kKeys = 256, kDim = 64, kGuard = 4096;
+  const Tensor q = random_tensor(DType::f32, {1, kHeads, kRows, kDim}, 1);
+  const Tensor k = random_tensor(DType::f32, {1, kHeads, kKeys, kDim}, 2);
+  const Tensor v = random_tensor(DType::f32, {1, kHeads, kKeys, kDim}, 3);
+  Tensor expected(DType::f32, {1, kHeads, kRows, kDim});
+  const AttentionParams params{.causal = true};  // the first 256 rows see no key
+  attention(q, k, v, expected, params);
+  std::vector<float> memory(kHeads * kRows * kDim + kGuard, 7.0f);
+  const TensorView side_by_side(memory.data(), {1, kRows, kHeads, kDim});
+  const auto errors = errors_of_ranks(1, [&](Transport& transport) {
+    const DistributedParams whole{.queries = {{{0, kRows}}}, .keys = {{{0, kKeys}}}};
+    distributed_attention(transport, q, k, v, side_by_side.transposed(1, 2), whole, params);
+  });
+  EXPECT_EQ(errors.front(), "");
+  EXPECT_EQ(difference(expected, side_by_side.transposed(1, 2)).largest, 0);
+  EXPECT_TRUE(std::all_of(memory.end() - kGuard, memory.end(), [](float x) { return x == 7.0f; }));
+}
+
 TEST(DistributedAttention, WeightsOfChosenRows) {
   const AttentionCase c = make_case("weights", {}, {.causal = true});
   const DistributedParams d = cut(c, 2, "zigzag", Scheme::ring);

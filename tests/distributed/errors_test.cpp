@@ -44,6 +44,18 @@ TEST(DistributedErrors, ParametersThatDiffer) {
   EXPECT_THAT(errors, Each(HasSubstr("dropout is 0.5 on rank 0 but 0.25 on rank 1")));
 }
 
+TEST(DistributedErrors, StatisticsThatDiffer) {
+  const auto errors = errors_of_ranks(2, [](Transport& transport) {
+    Local here(20);
+    Tensor lse(DType::f32, {1, 2, 20});
+    DistributedParams heads = params_for(2, 40);
+    heads.scheme = Scheme::heads;
+    const AttentionStats asked = transport.rank() ? AttentionStats{} : AttentionStats{.lse = lse};
+    distributed_attention(transport, here.q, here.k, here.v, here.out, heads, {}, asked);
+  });
+  EXPECT_THAT(errors, Each(HasSubstr("row statistics (bits) is 1 on rank 0 but 0 on rank 1")));
+}
+
 TEST(DistributedErrors, BadInputOnOneRank) {
   const auto errors = errors_of_ranks(3, [](Transport& transport) {
     Local here(transport.rank() == 1 ? 19 : 20);
@@ -72,7 +84,7 @@ TEST(DistributedErrors, NumbersThatMakeNoSense) {
           std::pair{+[](DistributedParams& p) { p.timeout_seconds = 0; }, "timeout_seconds 0 must be positive"},
           std::pair{+[](DistributedParams& p) { p.scheme = static_cast<Scheme>(9); }, "scheme 9 is none of"},
           std::pair{+[](DistributedParams& p) { p.head_ranks = 2; }, "head_ranks 2 is not a divisor of the 1 ranks"},
-          std::pair{+[](DistributedParams& p) { p.scheme = Scheme::both; }, "scheme both: the ranks have no divisor"},
+          std::pair{+[](DistributedParams& p) { p.scheme = Scheme::both; }, "scheme both: one rank has no groups"},
           std::pair{+[](DistributedParams& p) { p.queries.clear(); }, "for 0 ranks"}}) {
       DistributedParams params = params_for(1, 20);
       change(params);

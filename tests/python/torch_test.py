@@ -525,3 +525,15 @@ def test_traces_are_refused_not_empty():
     q, k, v = tensors((1, 2, 4, 8), (1, 2, 5, 8), (1, 2, 5, 8))
     with pytest.raises(RuntimeError, match="use torch.compile"):
         torch.jit.trace(lambda q, k, v: rootdk.attention(q, k, v), (q, k, v))
+
+
+def test_negated_views_are_refused_by_name():
+    q = torch.randn(1, 2, 4, 8)
+    bias = torch.randn(1, 2, 4, 4, dtype=torch.complex64).conj().imag
+    assert bias.is_neg()
+    with pytest.raises(ValueError, match="resolve_neg"):
+        rootdk.torch.attention(q, q, q, bias=bias)
+    with pytest.raises(ValueError, match="resolve_neg"):
+        rootdk.torch.attention(torch._neg_view(q), q, q)
+    expected = torch.softmax(q @ q.transpose(-1, -2) / math.sqrt(8) + bias, -1) @ q
+    assert torch.allclose(rootdk.torch.attention(q, q, q, bias=bias.resolve_neg()), expected, atol=1e-5)

@@ -17,6 +17,13 @@ std::int64_t row_width_bytes(const ConstTensorView& view) {
   return view.size(3) * static_cast<std::int64_t>(size_of(view.dtype));
 }
 
+// Bytes of `rows` rows of a tensor, with what is left free so that the next tensor is aligned.
+std::int64_t aligned_bytes(const ConstTensorView& view, std::int64_t rows) {
+  constexpr std::int64_t kAlignment = 16;
+  const std::int64_t bytes = view.size(0) * view.size(1) * rows * row_width_bytes(view);
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
 // rows of [batch, heads, rows, width] from one tensor into another.
 void copy_rows(const ConstTensorView& from, std::byte* to, std::int64_t to_rows, std::int64_t to_first) {
   const auto element = static_cast<std::int64_t>(size_of(from.dtype)), width = row_width_bytes(from);
@@ -98,9 +105,9 @@ void Stream::make_hops() {
   }
 }
 
-std::size_t Stream::row_bytes() const {
+std::size_t Stream::bytes_of(std::int64_t rows) const {
   std::int64_t bytes = 0;
-  for (const ConstTensorView& view : tensors_) bytes += view.size(0) * view.size(1) * row_width_bytes(view);
+  for (const ConstTensorView& view : tensors_) bytes += aligned_bytes(view, rows);
   return static_cast<std::size_t>(bytes);
 }
 
@@ -131,7 +138,7 @@ std::vector<ConstTensorView> Stream::views_of(const std::byte* data, std::int64_
   for (const ConstTensorView& tensor : tensors_) {
     const std::int64_t shape[] = {tensor.size(0), tensor.size(1), rows, tensor.size(3)};
     views.emplace_back(static_cast<const void*>(data), tensor.dtype, std::span<const std::int64_t>(shape));
-    data += tensor.size(0) * tensor.size(1) * rows * row_width_bytes(tensor);
+    data += aligned_bytes(tensor, rows);
   }
   return views;
 }
@@ -140,7 +147,7 @@ void Stream::place(const StreamPart& part, const std::vector<ConstTensorView>& f
                    std::int64_t item_rows) const {
   for (const ConstTensorView& view : from) {
     copy_rows(view, item, item_rows, part.offset);
-    item += view.size(0) * view.size(1) * item_rows * row_width_bytes(view);
+    item += aligned_bytes(view, item_rows);
   }
 }
 
@@ -157,7 +164,7 @@ void Stream::pack(const StreamPart& part, std::byte* to) const {
 // directions.
 void Stream::issue(std::size_t h) {
   Hop& hop = hops_[h];
-  hop.memory = take(row_bytes() * static_cast<std::size_t>(hop.part->rows));
+  hop.memory = take(bytes_of(hop.part->rows));
   if (hop.to >= 0) to_send_[static_cast<std::size_t>(hop.to)].push_back(h);
   if (hop.from >= 0) {
     hop.receive = transport_.post_receive(hop.from, hop.memory.data.get(), hop.memory.bytes);
@@ -280,7 +287,7 @@ void Stream::use_item(std::size_t i, const Use& use) {
   if (item.parts.size() == 1) {
     use(item.run, views(item.parts[0]));
   } else {
-    Memory whole = take(row_bytes() * static_cast<std::size_t>(item.run.rows()));
+    Memory whole = take(bytes_of(item.run.rows()));
     for (const StreamPart& part : item.parts) place(part, views(part), whole.data.get(), item.run.rows());
     use(item.run, views_of(whole.data.get(), item.run.rows()));
     give_back(whole);

@@ -75,7 +75,7 @@ class Stream {
   void pack(const StreamPart& part, std::byte* to) const;
   void place(const StreamPart& part, const std::vector<ConstTensorView>& from, std::byte* item,
              std::int64_t item_rows) const;
-  std::size_t row_bytes() const;
+  std::size_t bytes_of(std::int64_t rows) const;
 
   Transport& transport_;
   std::vector<StreamItem> items_;

@@ -20,7 +20,6 @@ from ._transport import GroupTransport
 
 
 _IGNORED_LABEL = -100
-LAYOUTS = ("zigzag", "contiguous", "striped")
 _LAYERS = {"full_attention", "sliding_attention"}
 _CUT = ("input_ids", "inputs_embeds", "token_type_ids", "position_ids")
 _MISSING: Any = object()
@@ -33,8 +32,6 @@ class Ranks:
         GroupTransport(group)  # says what is wrong with the group
         self.group, self.layout = group, layout
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
-        if layout not in LAYOUTS:
-            raise ValueError(f"use: shares is {layout!r}, expected one of {', '.join(LAYOUTS)}")
         self.shares: Optional[distributed.Shares] = None
         self.padding: Dict[str, torch.Tensor] = {}
 

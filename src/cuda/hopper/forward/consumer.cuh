@@ -266,17 +266,25 @@ class Consumer {
 
   template <class More>
   __device__ __forceinline__ void walk_unmasked(More more) {
-    do {
-      int tiles = C::kFp8 ? kTilesOfSum : INT_MAX;
-      if (!kStatistics || sampled_) {
-#pragma unroll 1
-        for (; tiles > 0 && more(); --j_, --tiles) step<false, kStatistics>();
-      } else {
-#pragma unroll 1
-        for (; tiles > 0 && more(); --j_, --tiles) step<false, false>();
+    if constexpr (C::kFp8) {
+      while (more()) {
+        int tiles = kTilesOfSum;
+        walk_unmasked_part([&] { return tiles-- > 0 && more(); });
+        if (tiles < 0 && more()) flush_long_sum();
       }
-      if (C::kFp8 && tiles == 0) flush_long_sum();
-    } while (C::kFp8 && more());
+    } else {
+      walk_unmasked_part(more);
+    }
+  }
+  template <class More>
+  __device__ __forceinline__ void walk_unmasked_part(More more) {
+    if (!kStatistics || sampled_) {
+#pragma unroll 1
+      for (; more(); --j_) step<false, kStatistics>();
+    } else {
+#pragma unroll 1
+      for (; more(); --j_) step<false, false>();
+    }
   }
 
   template <bool Masked, bool Statistics>

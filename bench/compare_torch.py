@@ -4,6 +4,7 @@
     bench/compare_torch.py --device cpu  [options of compare_torch_cpu.py]
     bench/compare_torch.py --device cuda [options of compare_torch_cuda.py]
     bench/compare_torch.py --device cuda --backward [options of compare_torch_cuda_backward.py]
+    bench/compare_torch.py --device cuda --fp8 [options of compare_torch_cuda_fp8.py]
     bench/compare_torch.py --device cpu|cuda --models [options of compare_torch_models.py]
 """
 import pathlib
@@ -26,6 +27,9 @@ def main():
     if device == "cuda" and "--backward" in sys.argv:
         sys.argv.remove("--backward")
         script = "compare_torch_cuda_backward.py"
+    if device == "cuda" and "--fp8" in sys.argv:
+        sys.argv.remove("--fp8")
+        script = "compare_torch_cuda_fp8.py"
     runpy.run_path(str(pathlib.Path(__file__).with_name(script)), run_name="__main__")
 
 

@@ -68,6 +68,39 @@ TEST_P(HopperFp8, IsAsCloseToExactAttentionAsE4m3Allows) {
   EXPECT_GT(runs, 20);
 }
 
+// The gradient goes straight through the rounding, so that it is that of exact attention at numbers close by.
+TEST_P(HopperFp8, GradientIsAsCloseToTheExactOneAsE4m3Allows) {
+  const Target target{.name = "sm90", .memory = &cuda_memory()};
+  int runs = 0;
+  std::string refused;
+  for (const CaseSpec& spec : conformance_cases()) {
+    if (spec.scalars.score != Score::dot) continue;
+    AttentionCase problem = make_case(spec, GetParam());
+    SCOPED_TRACE(problem.name);
+    if (!all_finite(problem.q.view()) || !all_finite(problem.k.view()) || !all_finite(problem.v.view())) continue;
+    Results exact_forward = run_forward(problem, {.name = "reference"}, Statistics::rows);
+    const double logits = largest_finite(exact_forward.at("max_logit"));
+    const Results exact = run_backward(problem, exact_forward, {.name = "reference"});
+    problem.scalars.compute = DType::f8e4m3;
+    refused = forward_refusal(problem, target, Statistics::rows);
+    if (!refused.empty()) continue;
+    Results forward = run_forward(problem, target, Statistics::rows);
+    refused = backward_refusal(problem, forward, target);
+    if (!refused.empty()) continue;
+    const Results actual = run_backward(problem, forward, target);
+    // A gradient that is nearly 0 beside the others (one visible key leaves none to q and k) has no digits of its own.
+    double largest = 0;
+    for (const auto& [name, tensor] : exact) largest = std::max(largest, largest_finite(tensor));
+    for (const auto& [name, tensor] : actual) {
+      if (largest_finite(exact.at(name)) < largest / 64) continue;
+      EXPECT_LE(norm_of_difference(exact.at(name), tensor), 0.15 + 0.08 * logits) << name;
+    }
+    ++runs;
+  }
+  if (runs == 0) GTEST_SKIP() << "no case is accepted: " << refused;
+  EXPECT_GT(runs, 20);
+}
+
 INSTANTIATE_TEST_SUITE_P(Cuda, HopperFp8, testing::Values(DType::bf16, DType::f16),
                          [](const auto& info) { return std::string(name_of(info.param)); });
 

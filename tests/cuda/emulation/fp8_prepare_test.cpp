@@ -10,6 +10,7 @@
 #include "cuda/emulation/block.h"
 #define __shared__ static
 #include "cuda/hopper/fp8/prepare.cuh"
+#include "cuda/hopper/fp8/values.cuh"
 #undef __shared__
 
 namespace rootdk::test {
@@ -69,9 +70,9 @@ class Prepared8 {
     floats(lse_, c.batch() * c.heads * c.q_rows());
     floats(lse_without_mean_, c.batch() * c.heads * c.q_rows());
     floats(k_scale_, c.batch() * c.kv_heads * c.key_blocks());
-    for (auto* columns : {&v_scale_, &v_multiplier_, &mean_key_, &mean_value_}) {
-      floats(*columns, c.sequences * c.kv_heads * c.kernel_dim);
-    }
+    floats(v_multiplier_, c.sequences * c.kv_heads * c.kernel_dim);
+    floats(mean_key_, c.sequences * c.kv_heads * c.kernel_dim);
+    floats(v_columns_, c.sequences * c.kv_heads * 2 * c.kernel_dim);
     partials_.resize(static_cast<std::size_t>(c.batch() * c.kv_heads * c.chunks() * c.kernel_dim));
     for (std::size_t i = 0; i < lse_.size(); ++i) lse_[i] = 0.01f * static_cast<float>(i);
     p_ = params();
@@ -81,10 +82,9 @@ class Prepared8 {
            .q_unit = q_unit_.data(),
            .q_shift = q_shift_.data(),
            .k_scale = k_scale_.data(),
-           .v_scale = v_scale_.data(),
+           .v_columns = v_columns_.data(),
            .v_multiplier = v_multiplier_.data(),
            .mean_key = mean_key_.data(),
-           .mean_value = mean_value_.data(),
            .partials = partials_.data(),
            .head_dim = c.kernel_dim,
            .block_kv = c.block_kv,
@@ -97,13 +97,19 @@ class Prepared8 {
     const auto u = [](int x) { return static_cast<unsigned>(x); };
     launch({u(c_.chunks_of_longest()), u(c_.kv_heads), u(c_.sequences)}, kThreads,
            [&] { reduce_kernel<Element>(p_, to_); });
-    launch({u(c_.kv_heads), u(c_.sequences), 1}, c_.kernel_dim, [&] { finish_kernel(p_, to_); });
-    const emulation::Index grid{u(q_blocks + key_tiles), u(c_.heads), u(c_.sequences)};
-    launch(grid, kThreads, [&] { quantize_kernel<Element>(p_, to_, q_blocks); });
+    launch({u(c_.kv_heads), u(c_.sequences), 1}, c_.kernel_dim * parts_of(c_.kernel_dim),
+           [&] { finish_kernel(p_, to_); });
+    launch({u(q_blocks + 2 * key_tiles), u(c_.heads), u(c_.sequences)}, kThreads, [&] {
+      switch (lanes_of(c_.kernel_dim)) {
+        case 8: quantize_kernel<Element, 8>(p_, to_, q_blocks); break;
+        case 16: quantize_kernel<Element, 16>(p_, to_, q_blocks); break;
+        default: quantize_kernel<Element, 32>(p_, to_, q_blocks);
+      }
+    });
     values_q_.assign(q_.size(), Element(0.f));
     values_k_.assign(k_.size(), Element(0.f));
     values_v_.assign(v_.size(), Element(0.f));
-    launch(grid, kThreads, [&] {
+    launch({u(q_blocks + key_tiles), u(c_.heads), u(c_.sequences)}, kThreads, [&] {
       values_kernel<Element>(p_, to_, q_blocks, values_q_.data(), values_k_.data(), values_v_.data(),
                              lse_without_mean_.data());
     });
@@ -203,8 +209,8 @@ class Prepared8 {
       if (rows.kv_len > 0) {
         ASSERT_NEAR(mean_key, sum / rows.kv_len, 1e-5 * (1 + std::fabs(c_.k_offset)));
       }
-      const double mean_value = mean_value_[at(columns, 1, 0, c_.kernel_dim, d)];
-      const double v_scale = v_scale_[at(columns, 1, 0, c_.kernel_dim, d)];
+      const double v_scale = v_columns_[at(columns, 2, 0, c_.kernel_dim, d)];
+      const double mean_value = v_columns_[at(columns, 2, 1, c_.kernel_dim, d)];
       if (c_.v_offset == 0) {
         ASSERT_LT(std::fabs(mean_value), 1.0);
       } else if (rows.kv_len > 0 && d < c_.value_dim) {
@@ -256,8 +262,7 @@ class Prepared8 {
   PrepareCase c_;
   std::vector<Element> q_, k_, v_, values_q_, values_k_, values_v_;
   std::vector<std::uint8_t> q8_, k8_, v8_;
-  std::vector<float> q_unit_, q_shift_, lse_, lse_without_mean_, k_scale_, v_scale_, v_multiplier_, mean_key_,
-      mean_value_;
+  std::vector<float> q_unit_, q_shift_, lse_, lse_without_mean_, k_scale_, v_columns_, v_multiplier_, mean_key_;
   std::vector<float4> partials_;
   ForwardParams p_;
   Prepared to_;

@@ -111,6 +111,7 @@ struct SharedStorage {
   alignas(1024) std::uint8_t k[C::kStages][C::kKvBytes];
   alignas(1024) std::uint8_t v[C::kStages][C::kVBytes];
   WorkTile tile[C::kTileBuffers];
+  alignas(16) float v_columns[C::kFp8 ? C::kTileBuffers : 1][C::kFp8 ? 2 * C::kHeadDim : 1];  // e4m3: see Fp8Scales
   std::uint64_t q_full[C::kQStages], q_empty[C::kQStages];
   std::uint64_t k_full[C::kStages], k_empty[C::kStages];
   std::uint64_t v_full[C::kStages], v_empty[C::kStages];

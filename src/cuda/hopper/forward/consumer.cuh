@@ -11,6 +11,7 @@
 
 #include "cuda/hopper/forward/config.h"
 #include "cuda/hopper/forward/fp8_output.cuh"
+#include "cuda/hopper/forward/long_sum.cuh"
 #include "cuda/hopper/forward/output.cuh"
 #include "cuda/hopper/forward/repair.cuh"
 #include "cuda/hopper/shared/logit_terms.cuh"
@@ -61,6 +62,7 @@ class Consumer {
     while (true) {
       walk_keys();
       const RowState done = state_;
+      const Fp8Shift done_shift = close_fp8_tile();
       const bool done_sampled = sampled_;
       const bool more = next_tile();
       if (more) {
@@ -68,7 +70,7 @@ class Consumer {
       } else {
         finish_last();
       }
-      store_tile(more ? done_tile_ : this_tile_, done, done_sampled);
+      store_tile(more ? done_tile_ : this_tile_, done, done_shift, done_sampled);
       if (!more) break;
       begin_output();
     }
@@ -247,8 +249,28 @@ class Consumer {
       while (j_ >= first_) {
 #pragma unroll 1
         for (; j_ >= first_ && needs_mask(j_); --j_) step<true, kStatistics>();
-        walk_unmasked([&] { return j_ >= first_ && !needs_mask(j_); });
+        if constexpr (C::kFp8) {
+          walk_long_rows();
+        } else {
+          walk_unmasked([&] { return j_ >= first_ && !needs_mask(j_); });
+        }
       }
+    }
+  }
+
+  // All key tiles up to the next that needs a mask, in parts after which the accumulators begin anew.
+  __device__ __forceinline__ void walk_long_rows() {
+    const int last = max(first_, unmasked_first_);
+    while (j_ >= last) {
+      const int last_of_part = max(last, j_ - LongOutput::kTiles + 1);
+      walk_unmasked([&] { return j_ >= last_of_part; });
+      if (j_ < last) break;
+      if constexpr (C::kTuning.rescale_under_qk) {
+        rescale();
+        correction_[0] = correction_[1] = 1.f;
+      }
+      long_sum_.take(o_, state_.m);
+      keep_output_ = 0;
     }
   }
 
@@ -266,18 +288,6 @@ class Consumer {
 
   template <class More>
   __device__ __forceinline__ void walk_unmasked(More more) {
-    if constexpr (C::kFp8) {
-      while (more()) {
-        int tiles = kTilesOfSum;
-        walk_unmasked_part([&] { return tiles-- > 0 && more(); });
-        if (tiles < 0 && more()) flush_long_sum();
-      }
-    } else {
-      walk_unmasked_part(more);
-    }
-  }
-  template <class More>
-  __device__ __forceinline__ void walk_unmasked_part(More more) {
     if (!kStatistics || sampled_) {
 #pragma unroll 1
       for (; more(); --j_) step<false, kStatistics>();
@@ -336,8 +346,10 @@ class Consumer {
     ptx::pin(o_);
     ptx::pin(s_);
     release_v();
-    add_long_sum();
-    has_long_sum_ = false;
+    if constexpr (C::kFp8) {
+      long_sum_.add_to(o_);
+      long_sum_.clear();
+    }
     skip_values();
     drop_weights();
     round_weights();
@@ -353,7 +365,7 @@ class Consumer {
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>();
     ptx::pin(o_);
-    add_long_sum();
+    if constexpr (C::kFp8) long_sum_.add_to(o_);
     // The output overwrites the queries, so all warps must be done with them. In finish_under_next() the wait for the
     // turn ensures that.
     if constexpr (C::kStagedOutput) ptx::named_barrier_sync(kOwnBarrier + index_, 128);
@@ -494,27 +506,6 @@ class Consumer {
     keep_output_ = 1;
   }
 
-  // P V in e4m3 adds to its accumulators with few digits, so that the sums of long rows are taken in two levels: every
-  // kTilesOfSum key tiles the accumulators are added in f32 to sums in local memory, and begin anew.
-  static constexpr int kTilesOfSum = 16;
-  __device__ __forceinline__ void flush_long_sum() {
-    if constexpr (C::kFp8) {
-      add_long_sum();
-#pragma unroll
-      for (int i = 0; i < C::kHeadDim / 2; ++i) long_sum_[i] = o_[i];
-      has_long_sum_ = true;
-      long_sum_scale_[0] = long_sum_scale_[1] = 1.f;
-      keep_output_ = 0;
-    }
-  }
-  __device__ __forceinline__ void add_long_sum() {
-    if constexpr (C::kFp8) {
-      if (!has_long_sum_) return;
-#pragma unroll
-      for (int i = 0; i < C::kHeadDim / 2; ++i) o_[i] = fmaf(long_sum_[i], long_sum_scale_[i / 2 % 2], o_[i]);
-    }
-  }
-
   __device__ __forceinline__ void rescale() {
 #pragma unroll
     for (int i = 0; i < C::kHeadDim / 8; ++i) {
@@ -522,10 +513,6 @@ class Consumer {
       o_[4 * i + 1] *= correction_[0];
       o_[4 * i + 2] *= correction_[1];
       o_[4 * i + 3] *= correction_[1];
-    }
-    if constexpr (C::kFp8) {  // the sums in local memory are rescaled when they are read
-      long_sum_scale_[0] *= correction_[0];
-      long_sum_scale_[1] *= correction_[1];
     }
   }
 
@@ -574,10 +561,28 @@ class Consumer {
     }
   }
 
-  __device__ __forceinline__ void store_tile(int buffer, const RowState& state, bool sampled) {
+  // What the mean key adds to the rows' logits; empty in 16 bits. Asked for a while before it is needed.
+  struct Fp8Shift {
+    float of_row[C::kFp8 ? 2 : 1];
+  };
+  __device__ __forceinline__ Fp8Shift close_fp8_tile() {
+    Fp8Shift shift{};
+    if constexpr (C::kFp8) {
+      long_sum_.rescale_to(state_.m);
+      const WorkTile tile = read_tile(this_tile_);
+      const int last = query_end<C>(tile) - 1;
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        shift.of_row[r] = p_.fp8.q_shift[fp8_row(tile, min(tile.q0 + row_ + 8 * r, last))];
+      }
+    }
+    return shift;
+  }
+
+  __device__ __forceinline__ void store_tile(int buffer, const RowState& state, const Fp8Shift& shift, bool sampled) {
     const WorkTile tile = read_tile(buffer);
     if constexpr (C::kFp8) {
-      return store_fp8_tile<C>(p_, tile, row_, state, sampled, o_, fp8_row(tile, tile.q0 + row_));
+      store_fp8_tile<C>(p_, tile, row_, state, shift.of_row, sampled, o_, shared_.v_columns[buffer]);
     } else {
       store_exact_tile(tile, buffer, state, sampled);
     }
@@ -659,10 +664,9 @@ class Consumer {
   std::uint32_t weights_[C::kWeightRegisters];  // the weights as operand of P V
 
   // e4m3 alone
+  using LongOutput = LongSum<C::kFp8 ? C::kHeadDim / 2 : 1>;
   float q_unit_[2], k_scale_;
-  bool has_long_sum_ = false;
-  float long_sum_scale_[2];
-  volatile float long_sum_[C::kFp8 ? C::kHeadDim / 2 : 1];  // volatile keeps it out of the registers
+  LongOutput long_sum_;
 };
 
 }  // namespace rootdk::cuda::hopper

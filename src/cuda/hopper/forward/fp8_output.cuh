@@ -28,26 +28,27 @@ __device__ __forceinline__ RowSums fp8_row_sums(const RowState& state, int r, fl
 }
 
 // `factor` turns sums of weights times values into the output, `mass` is what the row's weights sum to: less than 1
-// with a sink. `columns` is where the thread's first column is among the columns of Fp8Scales.
+// with a sink. `columns` has the scales of v from the thread's first column on, then, kHeadDim later, the mean of v.
 template <class C, class Output>
 __device__ __forceinline__ void store_fp8_row(const float (&o)[C::kHeadDim / 2], int r, float factor, float mass,
-                                              std::int64_t columns, bool exists, Output* row, const ForwardParams& p) {
+                                              const float* columns, bool exists, Output* row, const ForwardParams& p) {
   std::uint32_t pairs[C::kHeadDim / 8];
 #pragma unroll
   for (int i = 0; i < C::kHeadDim / 8; ++i) {
-    const float2 scale = *reinterpret_cast<const float2*>(p.fp8.v + columns + 8 * i);
-    const float2 mean = *reinterpret_cast<const float2*>(p.fp8.v_mean + columns + 8 * i);
+    const float2 scale = *reinterpret_cast<const float2*>(columns + 8 * i);
+    const float2 mean = *reinterpret_cast<const float2*>(columns + C::kHeadDim + 8 * i);
     pairs[i] = ptx::pack<Output>(fmaf(o[4 * i + 2 * r] * factor, scale.x, mass * mean.x),
                                  fmaf(o[4 * i + 2 * r + 1] * factor, scale.y, mass * mean.y));
   }
   store_output_row<C>(pairs, exists, row, p);
 }
 
-// `row` is the thread's first row inside the tile, `scale_row` its index among the rows of Fp8Scales.
+// `row` is the thread's first row inside the tile; `shift` is what the mean key adds to the logits of its rows.
 template <class C>
 __device__ __forceinline__ void store_fp8_tile(const ForwardParams& p, const WorkTile& tile, int row,
-                                               const RowState& state, bool sampled, const float (&o)[C::kHeadDim / 2],
-                                               std::int64_t scale_row) {
+                                               const RowState& state, const float (&shift)[2], bool sampled,
+                                               const float (&o)[C::kHeadDim / 2],
+                                               const float (&v_columns)[2 * C::kHeadDim]) {
   const int batch = p.q_starts.data ? 0 : tile.sequence;
   const int rows_end = query_end<C>(tile);
   RowResult results[2];
@@ -56,16 +57,13 @@ __device__ __forceinline__ void store_fp8_tile(const ForwardParams& p, const Wor
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     exists[r] = tile.q0 + row + 8 * r < rows_end;
-    const float shift = exists[r] ? p.fp8.q_shift[scale_row + 8 * r] : 0.f;
-    const RowSums sums = fp8_row_sums<C>(state, r, shift);
+    const RowSums sums = fp8_row_sums<C>(state, r, shift[r]);
     results[r] = p.sinks.data ? row_result(sums, sink_of(p, tile.head)) : row_result(sums);
     mass[r] = results[r].factor * sums.l;
   }
   store_row_values<C>(p, batch, tile.head, tile.q_begin + tile.q0 + row, results, exists, sampled);
 
-  const int kv_heads = p.heads / p.group;
-  const std::int64_t columns =
-      static_cast<std::int64_t>(tile.sequence * kv_heads + tile.head / p.group) * C::kHeadDim + 2 * (threadIdx.x & 3);
+  const float* const columns = v_columns + 2 * (threadIdx.x & 3);
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const float factor = results[r].factor * (1.f / 256.f);

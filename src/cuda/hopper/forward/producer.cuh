@@ -6,6 +6,7 @@
 #include "cuda/hopper/shared/ring.cuh"
 #include "cuda/hopper/shared/work_tiles.cuh"
 #include "cuda/ptx/address.cuh"
+#include "cuda/ptx/bulk_copy.cuh"
 #include "cuda/ptx/mbarrier.cuh"
 #include "cuda/ptx/tma.cuh"
 
@@ -64,7 +65,14 @@ class Producer {
       ptx::mbarrier_arrive(full);
       return;
     }
-    ptx::mbarrier_expect_bytes(full, C::kQBytes);  // also publishes the tile's description to the consumers
+    constexpr int kColumnBytes = C::kFp8 ? 2 * C::kHeadDim * static_cast<int>(sizeof(float)) : 0;
+    ptx::mbarrier_expect_bytes(full, C::kQBytes + kColumnBytes);  // also publishes the tile's description
+    if constexpr (C::kFp8) {
+      const std::int64_t plane =
+          static_cast<std::int64_t>(tile.sequence) * (p_.heads / p_.group) + tile.head / p_.group;
+      ptx::bulk_load(ptx::shared_address(shared_.v_columns[handed_tile_]), p_.fp8.v_columns + plane * 2 * C::kHeadDim,
+                     kColumnBytes, full);
+    }
 #pragma unroll
     for (int panel = 0; panel < C::kPanels; ++panel) {
       ptx::tma_load_4d(ptx::shared_address(shared_.q[q_.stage]) + panel * C::kQPanelBytes, &maps_.q, full,

@@ -85,8 +85,7 @@ void launch(const ForwardCall& call, const Fp8Choice& choice) {
   params.fp8 = {.q_unit = floats(at.q_unit),
                 .q_shift = floats(at.q_shift),
                 .k = floats(at.k_scale),
-                .v = floats(at.v_scale),
-                .v_mean = floats(at.mean_value),
+                .v_columns = floats(at.v_columns),
                 .key_blocks = at.key_blocks,
                 .out_f16 = call.out.dtype == DType::f16};
   prepare_fp8(call, params, at);

@@ -1,6 +1,7 @@
 #include "cuda/hopper/fp8/prepare.h"
 
 #include "cuda/hopper/fp8/prepare.cuh"
+#include "cuda/hopper/fp8/values.cuh"
 #include "cuda/launch/check.h"
 #include "cuda/launch/kernel.h"
 
@@ -10,6 +11,15 @@ namespace {
 using namespace preparation;
 
 int blocks_of(std::int64_t rows, int block) { return static_cast<int>((rows + block - 1) / block); }
+
+template <class Element>
+const void* quantize_function(int lanes) {
+  switch (lanes) {
+    case 8: return reinterpret_cast<const void*>(&quantize_kernel<Element, 8>);
+    case 16: return reinterpret_cast<const void*>(&quantize_kernel<Element, 16>);
+    default: return reinterpret_cast<const void*>(&quantize_kernel<Element, 32>);
+  }
+}
 
 template <class Element>
 void launch(const ForwardCall& call, const ForwardParams& params, const Prepared& to) {
@@ -25,12 +35,13 @@ void launch(const ForwardCall& call, const ForwardParams& params, const Prepared
   KernelLaunch finish = common;
   finish.function = reinterpret_cast<const void*>(&finish_kernel);
   finish.grid = dim3(kv_heads, sequences);
-  finish.block = dim3(static_cast<unsigned>(to.head_dim));
+  finish.block = dim3(static_cast<unsigned>(to.head_dim * parts_of(to.head_dim)));
   launch_kernel(finish, params, to);
   KernelLaunch quantize = common;
   const int q_blocks = blocks_of(call.shape.q_len, kQueries);
-  quantize.function = reinterpret_cast<const void*>(&quantize_kernel<Element>);
-  quantize.grid = dim3(static_cast<unsigned>(q_blocks + blocks_of(call.shape.kv_len, to.block_kv)), heads, sequences);
+  quantize.function = quantize_function<Element>(lanes_of(to.head_dim));
+  quantize.grid =
+      dim3(static_cast<unsigned>(q_blocks + 2 * blocks_of(call.shape.kv_len, to.block_kv)), heads, sequences);
   launch_kernel(quantize, params, to, q_blocks);
 }
 
@@ -57,10 +68,9 @@ Fp8Workspace fp8_workspace(const ForwardCall& call, int head_dim, int block_kv) 
   w.q_unit = take(batch * s.heads * q_rows * 4);
   w.q_shift = take(batch * s.heads * q_rows * 4);
   w.k_scale = take(batch * s.kv_heads * w.key_blocks * 4);
-  w.v_scale = take(planes * head_dim * 4);
+  w.v_columns = take(planes * 2 * head_dim * 4);
   w.v_multiplier = take(planes * head_dim * 4);
   w.mean_key = take(planes * head_dim * 4);
-  w.mean_value = take(planes * head_dim * 4);
   w.partials = take(batch * s.kv_heads * w.chunks * head_dim * 16);
   return w;
 }
@@ -76,10 +86,9 @@ Prepared prepared_at(const ForwardCall& call, const Fp8Workspace& at) {
           .q_unit = floats(at.q_unit),
           .q_shift = floats(at.q_shift),
           .k_scale = floats(at.k_scale),
-          .v_scale = floats(at.v_scale),
+          .v_columns = floats(at.v_columns),
           .v_multiplier = floats(at.v_multiplier),
           .mean_key = floats(at.mean_key),
-          .mean_value = floats(at.mean_value),
           .partials = reinterpret_cast<float4*>(base + at.partials),
           .head_dim = at.head_dim,
           .block_kv = at.block_kv,

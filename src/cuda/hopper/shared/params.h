@@ -58,13 +58,12 @@ enum RowValue { kLse, kMaxLogit, kMaxWeight, kEntropy, kSumP2, kRowValues };
 
 // Attention in e4m3: what turns products of e4m3 numbers into logits and outputs. `batch` is 1 for packed sequences.
 struct Fp8Scales {
-  const float* q_unit = nullptr;   // [batch, heads, q_rows]: the row's scale times scale_log2; null: not e4m3
-  const float* q_shift = nullptr;  // [batch, heads, q_rows]: what the mean key adds to all logits of the row, in log2
-  const float* k = nullptr;        // [batch, kv_heads, key_blocks]
-  const float* v = nullptr;        // [sequences, kv_heads, head_dim of the kernel]
-  const float* v_mean = nullptr;   // the same: what was taken off v
-  int key_blocks = 0;              // of the keys of a tile; those of packed sequence s begin at kv_begin / tile + s
-  bool out_f16 = false;            // else bf16
+  const float* q_unit = nullptr;     // [batch, heads, q_rows]: the row's scale times scale_log2; null: not e4m3
+  const float* q_shift = nullptr;    // [batch, heads, q_rows]: what the mean key adds to all logits of the row, in log2
+  const float* k = nullptr;          // [batch, kv_heads, key_blocks]
+  const float* v_columns = nullptr;  // [sequences, kv_heads, 2, head_dim of the kernel]: scales of v, and its mean
+  int key_blocks = 0;                // of the keys of a tile; those of packed sequence s begin at kv_begin / tile + s
+  bool out_f16 = false;              // else bf16
 };
 
 struct ForwardParams {

@@ -65,8 +65,7 @@ class Prepared8 {
     bytes(q8_, c.batch() * c.heads * c.q_rows() * c.kernel_dim);
     bytes(k8_, c.batch() * c.kv_heads * c.kv_rows() * c.kernel_dim);
     bytes(v8_, c.batch() * c.kv_heads * c.kernel_dim * c.key_blocks() * c.block_kv);
-    floats(q_unit_, c.batch() * c.heads * c.q_rows());
-    floats(q_shift_, c.batch() * c.heads * c.q_rows());
+    q_units_.assign(static_cast<std::size_t>(c.batch() * c.heads * c.q_rows()), make_float2(NAN, NAN));
     floats(lse_, c.batch() * c.heads * c.q_rows());
     floats(lse_without_mean_, c.batch() * c.heads * c.q_rows());
     floats(k_scale_, c.batch() * c.kv_heads * c.key_blocks());
@@ -79,8 +78,7 @@ class Prepared8 {
     to_ = {.q = q8_.data(),
            .k = k8_.data(),
            .v = v8_.data(),
-           .q_unit = q_unit_.data(),
-           .q_shift = q_shift_.data(),
+           .q_units = q_units_.data(),
            .k_scale = k_scale_.data(),
            .v_columns = v_columns_.data(),
            .v_multiplier = v_multiplier_.data(),
@@ -177,7 +175,7 @@ class Prepared8 {
     const std::int64_t columns = static_cast<std::int64_t>(sequence) * c_.kv_heads + head / p_.group;
     for (int i = rows.q_begin; i < rows.q_begin + rows.q_len; ++i) {
       const std::size_t row = at(plane, c_.q_rows(), i, 1, 0);
-      const double scale = q_unit_[row] / kScaleLog2;
+      const double scale = q_units_[row].x / kScaleLog2;
       double shift = 0;
       for (int d = 0; d < c_.head_dim; ++d) {
         const double x = static_cast<float>(q_[at(plane, c_.q_rows(), i, c_.head_dim, d)]);
@@ -190,7 +188,7 @@ class Prepared8 {
       for (int d = c_.head_dim; d < c_.kernel_dim; ++d) {
         ASSERT_EQ(number_of(q8_[at(plane, c_.q_rows(), i, c_.kernel_dim, d)]), 0);
       }
-      ASSERT_NEAR(q_shift_[row], shift * kScaleLog2, 1e-4 * (1 + std::fabs(shift)));
+      ASSERT_NEAR(q_units_[row].y, shift * kScaleLog2, 1e-4 * (1 + std::fabs(shift)));
       ASSERT_NEAR(lse_without_mean_[row], lse_[row] - shift * kScaleLog2 * std::log(2.0),
                   1e-4 * (1 + std::fabs(shift)));
     }
@@ -262,7 +260,8 @@ class Prepared8 {
   PrepareCase c_;
   std::vector<Element> q_, k_, v_, values_q_, values_k_, values_v_;
   std::vector<std::uint8_t> q8_, k8_, v8_;
-  std::vector<float> q_unit_, q_shift_, lse_, lse_without_mean_, k_scale_, v_columns_, v_multiplier_, mean_key_;
+  std::vector<float2> q_units_;
+  std::vector<float> lse_, lse_without_mean_, k_scale_, v_columns_, v_multiplier_, mean_key_;
   std::vector<float4> partials_;
   ForwardParams p_;
   Prepared to_;

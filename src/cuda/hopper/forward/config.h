@@ -2,6 +2,8 @@
 
 // Which forward kernels exist, their tile shapes and their shared memory: one description for host and device.
 
+#include <vector_types.h>
+
 #include <cstdint>
 
 #include "cuda/hopper/shared/tile_config.h"
@@ -76,7 +78,8 @@ struct ForwardConfig {
   static constexpr bool kSampled =
       Which == Variant::sampled || Which == Variant::full_sampled || Which == Variant::brief_sampled;
 
-  static constexpr bool kFp8 = false, kTurns = true;            // see ../fp8/config.h
+  static constexpr bool kFp8 = false, kLongRows = false, kTurns = true;  // see ../fp8/config.h
+  static constexpr int kOutputBytes = 0;
   static constexpr int kWeightRegisters = kShape.block_kv / 4;  // a thread's weights as operand of P V
 
   static constexpr int kHeadDim = HeadDim;  // of q, k and v; smaller ones are padded with zeros by the copy engine
@@ -105,18 +108,28 @@ struct ForwardConfig {
   static_assert(kBlockKv % 16 == 0 && (kConsumers == 2 || kConsumers == 3));
 };
 
+// What the e4m3 kernels hold beside that; see Fp8Scales.
+template <class C, bool = C::kFp8>
+struct Fp8Storage {
+  alignas(1024) std::uint8_t out[C::kOutputBytes];
+  alignas(16) float2 q[C::kTileBuffers][C::kBlockQ + 2];  // from an even row on
+  alignas(16) float v_columns[C::kTileBuffers][2 * C::kHeadDim];
+  float k_scale[C::kStages];
+};
+template <class C>
+struct Fp8Storage<C, false> {};
+
 template <class C>
 struct SharedStorage {
   alignas(1024) std::uint8_t q[C::kQStages][C::kQBytes];
   alignas(1024) std::uint8_t k[C::kStages][C::kKvBytes];
   alignas(1024) std::uint8_t v[C::kStages][C::kVBytes];
   WorkTile tile[C::kTileBuffers];
-  alignas(16) float v_columns[C::kFp8 ? C::kTileBuffers : 1][C::kFp8 ? 2 * C::kHeadDim : 1];  // e4m3: see Fp8Scales
   std::uint64_t q_full[C::kQStages], q_empty[C::kQStages];
   std::uint64_t k_full[C::kStages], k_empty[C::kStages];
   std::uint64_t v_full[C::kStages], v_empty[C::kStages];
-  float k_scale[C::kStages];  // e4m3: of the key tile
-  float fence_word;           // target of scheduling_fence()
+  float fence_word;  // target of scheduling_fence()
+  [[no_unique_address]] Fp8Storage<C> fp8;
 };
 
 template <class C>

@@ -14,6 +14,7 @@
 #include "cuda/hopper/forward/long_sum.cuh"
 #include "cuda/hopper/forward/output.cuh"
 #include "cuda/hopper/forward/repair.cuh"
+#include "cuda/hopper/shared/fp8_layout.h"
 #include "cuda/hopper/shared/logit_terms.cuh"
 #include "cuda/hopper/shared/products.cuh"
 #include "cuda/hopper/shared/ring.cuh"
@@ -62,7 +63,7 @@ class Consumer {
     while (true) {
       walk_keys();
       const RowState done = state_;
-      const Fp8Shift done_shift = close_fp8_tile();
+      if constexpr (C::kLongRows) long_sum_.rescale_to(state_.m);
       const bool done_sampled = sampled_;
       const bool more = next_tile();
       if (more) {
@@ -70,11 +71,12 @@ class Consumer {
       } else {
         finish_last();
       }
-      store_tile(more ? done_tile_ : this_tile_, done, done_shift, done_sampled);
+      store_tile(more ? done_tile_ : this_tile_, done, done_sampled);
       if (!more) break;
       begin_output();
     }
     give_back_queries();
+    if (C::kFp8 && lane_ == 0) ptx::bulk_wait_read();
   }
 
  private:
@@ -206,8 +208,9 @@ class Consumer {
     if constexpr (C::kRanged) unmasked_first_ = (key_range<C>(tile, p_, top + 63).begin + kBlockKv - 1) / kBlockKv;
     if constexpr (kStatistics) sampled_ = (query_tile<C>(tile) + tile.head) % p_.stats_stride == 0;
     if constexpr (C::kFp8) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) q_unit_[r] = p_.fp8.q_unit[fp8_row(tile, min(tile.q0 + row_ + 8 * r, rows_end - 1))];
+      const float2* const units = units_of(tile, this_tile_);
+      q_unit_[0] = units[0].x;
+      q_unit_[1] = units[8].x;
     }
   }
 
@@ -249,7 +252,7 @@ class Consumer {
       while (j_ >= first_) {
 #pragma unroll 1
         for (; j_ >= first_ && needs_mask(j_); --j_) step<true, kStatistics>();
-        if constexpr (C::kFp8) {
+        if constexpr (C::kLongRows) {
           walk_long_rows();
         } else {
           walk_unmasked([&] { return j_ >= first_ && !needs_mask(j_); });
@@ -262,7 +265,7 @@ class Consumer {
   __device__ __forceinline__ void walk_long_rows() {
     const int last = max(first_, unmasked_first_);
     while (j_ >= last) {
-      const int last_of_part = max(last, j_ - LongOutput::kTiles + 1);
+      const int last_of_part = max(last, j_ - kFp8TilesOfSum + 1);
       walk_unmasked([&] { return j_ >= last_of_part; });
       if (j_ < last) break;
       if constexpr (C::kTuning.rescale_under_qk) {
@@ -346,7 +349,7 @@ class Consumer {
     ptx::pin(o_);
     ptx::pin(s_);
     release_v();
-    if constexpr (C::kFp8) {
+    if constexpr (C::kLongRows) {
       long_sum_.add_to(o_);
       long_sum_.clear();
     }
@@ -365,7 +368,7 @@ class Consumer {
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>();
     ptx::pin(o_);
-    if constexpr (C::kFp8) long_sum_.add_to(o_);
+    if constexpr (C::kLongRows) long_sum_.add_to(o_);
     // The output overwrites the queries, so all warps must be done with them. In finish_under_next() the wait for the
     // turn ensures that.
     if constexpr (C::kStagedOutput) ptx::named_barrier_sync(kOwnBarrier + index_, 128);
@@ -411,7 +414,7 @@ class Consumer {
     constexpr float kLeast = 0x1p-126f;
     const float unit[2] = {fmaxf(q_unit_[0] * k_scale_, kLeast), fmaxf(q_unit_[1] * k_scale_, kLeast)};
     float maximum[2], negated[2];
-    if constexpr (C::kTuning.integer_max && !Step.guarded) {
+    if constexpr (C::kTuning.integer_max) {
       const float none[2] = {-INFINITY, -INFINITY};
       row_maxima_above<C::kTuning.max_chains>(s_, none, maximum);
     } else {
@@ -486,14 +489,13 @@ class Consumer {
 
   __device__ __forceinline__ void read_k_scale() {
     if constexpr (C::kFp8) {
-      k_scale_ = shared_.k_scale[k_.stage];
+      k_scale_ = shared_.fp8.k_scale[k_.stage];
       __syncwarp();  // before lane 0 releases the stage
     }
   }
-  // The index of a row of the sequence among the rows of Fp8Scales.
-  __device__ __forceinline__ std::int64_t fp8_row(const WorkTile& tile, int row) const {
-    const std::int64_t batch = p_.q_starts.data ? 0 : tile.sequence;
-    return (batch * p_.heads + tile.head) * p_.q_rows + tile.q_begin + row;
+  // What Fp8Scales has of the thread's first row and those after it. The copy engine began at an even row.
+  __device__ __forceinline__ const float2* units_of(const WorkTile& tile, int buffer) const {
+    return &shared_.fp8.q[buffer][row_ + static_cast<int>(fp8_row(tile, p_) % 2)];
   }
 
   template <class Pass>
@@ -561,28 +563,13 @@ class Consumer {
     }
   }
 
-  // What the mean key adds to the rows' logits; empty in 16 bits. Asked for a while before it is needed.
-  struct Fp8Shift {
-    float of_row[C::kFp8 ? 2 : 1];
-  };
-  __device__ __forceinline__ Fp8Shift close_fp8_tile() {
-    Fp8Shift shift{};
-    if constexpr (C::kFp8) {
-      long_sum_.rescale_to(state_.m);
-      const WorkTile tile = read_tile(this_tile_);
-      const int last = query_end<C>(tile) - 1;
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        shift.of_row[r] = p_.fp8.q_shift[fp8_row(tile, min(tile.q0 + row_ + 8 * r, last))];
-      }
-    }
-    return shift;
-  }
-
-  __device__ __forceinline__ void store_tile(int buffer, const RowState& state, const Fp8Shift& shift, bool sampled) {
+  __device__ __forceinline__ void store_tile(int buffer, const RowState& state, bool sampled) {
     const WorkTile tile = read_tile(buffer);
     if constexpr (C::kFp8) {
-      store_fp8_tile<C>(p_, tile, row_, state, shift.of_row, sampled, o_, shared_.v_columns[buffer]);
+      const int warp_row = row_ - lane_ / 4;
+      store_fp8_tile<C>(p_, maps_, tile, row_, state, sampled, o_, units_of(tile, buffer),
+                        shared_.fp8.v_columns[buffer],
+                        ptx::shared_address(shared_.fp8.out) + warp_row * C::kOutputPanels * 128);
     } else {
       store_exact_tile(tile, buffer, state, sampled);
     }
@@ -664,9 +651,8 @@ class Consumer {
   std::uint32_t weights_[C::kWeightRegisters];  // the weights as operand of P V
 
   // e4m3 alone
-  using LongOutput = LongSum<C::kFp8 ? C::kHeadDim / 2 : 1>;
   float q_unit_[2], k_scale_;
-  LongOutput long_sum_;
+  LongSum<C::kLongRows ? C::kHeadDim / 2 : 1> long_sum_;
 };
 
 }  // namespace rootdk::cuda::hopper

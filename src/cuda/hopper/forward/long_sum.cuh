@@ -1,7 +1,7 @@
 #pragma once
 
 // The output of a long row in e4m3. P V adds to its accumulators with few digits, so that long sums are taken in two
-// levels: every kTiles key tiles the accumulators are added in f32 to sums in local memory, and begin anew.
+// levels: every kFp8TilesOfSum key tiles the accumulators are added in f32 to sums in local memory, and begin anew.
 
 #include <cuda_runtime.h>
 
@@ -13,8 +13,6 @@ namespace rootdk::cuda::hopper {
 template <int N>
 class LongSum {
  public:
-  static constexpr int kTiles = 16;
-
   // Moves the accumulators into the sums. Both are relative to the rows' maxima m, in units of log2.
   __device__ __forceinline__ void take(float (&o)[N], const float (&m)[2]) {
     rescale_to(m);

@@ -57,11 +57,12 @@ __device__ __forceinline__ void stage_output(std::uint32_t rows, const std::uint
   }
 }
 
-// Sends a warp's staged rows [first_row, rows_end) of the sequence, at most 16. The copy engine skips rows past the end
-// of the tensor, but cannot skip rows of another tile or of the next packed sequence: then plain stores do it.
+// Sends a warp's staged rows [first_row, rows_end) of the sequence, at most 16, columns from first_column on. The copy
+// engine skips rows past the end of the tensor, but cannot skip rows of another tile or of the next packed sequence:
+// then plain stores do it.
 template <class C>
 __device__ __forceinline__ void send_output(std::uint32_t rows, const ForwardMaps& maps, const ForwardParams& p,
-                                            const WorkTile& tile, int first_row, int rows_end) {
+                                            const WorkTile& tile, int first_row, int rows_end, int first_column = 0) {
   const int lane = threadIdx.x & 31;
   ptx::fence_async_shared();
   __syncwarp();
@@ -71,21 +72,21 @@ __device__ __forceinline__ void send_output(std::uint32_t rows, const ForwardMap
     if (lane == 0) {
 #pragma unroll
       for (int panel = 0; panel < C::kPanels; ++panel) {
-        ptx::tma_store_4d(&maps.out, rows + panel * C::kQPanelBytes, 64 * panel, tile.q_begin + first_row, tile.head,
-                          packed ? 0 : tile.sequence);
+        ptx::tma_store_4d(&maps.out, rows + panel * C::kQPanelBytes, first_column + 64 * panel,
+                          tile.q_begin + first_row, tile.head, packed ? 0 : tile.sequence);
       }
       ptx::bulk_commit();
     }
   } else {
-    const int vectors = p.value_dim / 8;
+    const int vectors = min(p.value_dim - first_column, C::kHeadDim) / 8;
     using Element = typename C::Element;
 #pragma unroll 1
     for (int at = lane; at < count * vectors; at += 32) {
       const int row = at / vectors, column = at - row * vectors;
       const int4 part =
           ptx::load_shared_int4(rows + (column / 8) * C::kQPanelBytes + row * 128 + 16 * ((column % 8) ^ (row % 8)));
-      *reinterpret_cast<int4*>(output_row<Element>(p, 0, tile.head, tile.q_begin + first_row + row) + 8 * column) =
-          part;
+      *reinterpret_cast<int4*>(output_row<Element>(p, 0, tile.head, tile.q_begin + first_row + row) + first_column +
+                               8 * column) = part;
     }
     __syncwarp();
   }

@@ -65,13 +65,18 @@ class Producer {
       ptx::mbarrier_arrive(full);
       return;
     }
-    constexpr int kColumnBytes = C::kFp8 ? 2 * C::kHeadDim * static_cast<int>(sizeof(float)) : 0;
-    ptx::mbarrier_expect_bytes(full, C::kQBytes + kColumnBytes);  // also publishes the tile's description
-    if constexpr (C::kFp8) {
+    // The barrier's expected bytes also publish the tile's description to the consumers.
+    if constexpr (!C::kFp8) {
+      ptx::mbarrier_expect_bytes(full, C::kQBytes);
+    } else {
+      constexpr int kColumnBytes = sizeof(shared_.fp8.v_columns[0]), kRowBytes = sizeof(shared_.fp8.q[0]);
+      ptx::mbarrier_expect_bytes(full, C::kQBytes + kColumnBytes + kRowBytes);
+      ptx::bulk_load(ptx::shared_address(shared_.fp8.q[handed_tile_]), p_.fp8.q + fp8_row(tile, p_) / 2 * 2, kRowBytes,
+                     full);
       const std::int64_t plane =
           static_cast<std::int64_t>(tile.sequence) * (p_.heads / p_.group) + tile.head / p_.group;
-      ptx::bulk_load(ptx::shared_address(shared_.v_columns[handed_tile_]), p_.fp8.v_columns + plane * 2 * C::kHeadDim,
-                     kColumnBytes, full);
+      ptx::bulk_load(ptx::shared_address(shared_.fp8.v_columns[handed_tile_]),
+                     p_.fp8.v_columns + plane * 2 * C::kHeadDim, kColumnBytes, full);
     }
 #pragma unroll
     for (int panel = 0; panel < C::kPanels; ++panel) {
@@ -88,7 +93,7 @@ class Producer {
       const int block = (batch_ * p_.heads / p_.group + kv_head_) * p_.fp8.key_blocks + first_block_ + j;
       const float scale = p_.fp8.k[block];  // asked for before the wait, which hides its latency
       ptx::mbarrier_wait(ptx::shared_address(&shared_.k_empty[k_.stage]), k_.parity ^ 1);
-      shared_.k_scale[k_.stage] = scale;  // published with the barrier's expected bytes
+      shared_.fp8.k_scale[k_.stage] = scale;  // published with the barrier's expected bytes
     }
     load(maps_.k, shared_.k[k_.stage], shared_.k_full[k_.stage], shared_.k_empty[k_.stage], k_.parity, j);
     k_.advance();

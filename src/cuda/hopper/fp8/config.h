@@ -33,13 +33,14 @@ constexpr Fp8Shape fp8_shape(int head_dim) {
   }
 }
 
-template <int HeadDim, Variant Which>
+template <int HeadDim, Variant Which, bool LongRows>
 struct Fp8Config {
   using Element = __nv_fp8_e4m3;
   static constexpr TileShape kShape = fp8_shape(HeadDim).tile;
   static constexpr Tuning kTuning = kShape.tuning;
   static constexpr Variant kVariant = Which;
   static constexpr bool kFp8 = true;
+  static constexpr bool kLongRows = LongRows;  // sums of P V in two levels
   static constexpr bool kTurns = fp8_shape(HeadDim).takes_turns;
   static constexpr bool kRich = false;
   static constexpr Terms kTerms = Terms::none;
@@ -56,6 +57,9 @@ struct Fp8Config {
   static constexpr int kStages = fp8_shape(HeadDim).kv_stages;
   static constexpr int kTileBuffers = kQStages == 1 ? 3 : 2 * kQStages;
   static constexpr bool kStagedOutput = false;  // two bytes an element do not fit where the queries were
+  // The output is staged beside them, 64 columns a panel; wide heads in two rounds.
+  static constexpr int kOutputPanels = HeadDim > 128 ? 2 : (HeadDim + 63) / 64;
+  static constexpr int kOutputBytes = kBlockQ * kOutputPanels * 128;
 
   static constexpr int kPanelColumns = 128;
   static constexpr int kPanels = (HeadDim + kPanelColumns - 1) / kPanelColumns;

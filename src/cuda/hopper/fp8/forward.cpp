@@ -8,6 +8,7 @@
 #include "cuda/hopper/fp8/kernels.h"
 #include "cuda/hopper/fp8/prepare.h"
 #include "cuda/hopper/hopper.h"
+#include "cuda/hopper/shared/fp8_layout.h"
 #include "cuda/hopper/shared/head_dims.h"
 #include "cuda/hopper/shared/make_params.h"
 #include "cuda/hopper/shared/refusal.h"
@@ -19,13 +20,13 @@
 namespace rootdk::cuda::hopper {
 namespace {
 
-ForwardKernelHandle kernel_of(int head_dim, Variant variant) {
+ForwardKernelHandle kernel_of(int head_dim, Variant variant, bool long_rows) {
   switch (head_dim) {
-    case 64: return fp8_kernel_of<64>(variant);
-    case 96: return fp8_kernel_of<96>(variant);
-    case 128: return fp8_kernel_of<128>(variant);
-    case 192: return fp8_kernel_of<192>(variant);
-    default: return fp8_kernel_of<256>(variant);
+    case 64: return fp8_kernel_of<64>(variant, long_rows);
+    case 96: return fp8_kernel_of<96>(variant, long_rows);
+    case 128: return fp8_kernel_of<128>(variant, long_rows);
+    case 192: return fp8_kernel_of<192>(variant, long_rows);
+    default: return fp8_kernel_of<256>(variant, long_rows);
   }
 }
 
@@ -69,7 +70,8 @@ std::string refusal_of(const Fp8ForwardCall& call) {
 Fp8Choice choose(const ForwardCall& call) {
   const int head_dim = padded_dim(kHeadDims, call.shape.head_dim, call.shape.value_dim);
   const bool statistics = call.stats.entropy.defined() || call.stats.sum_p2.defined();
-  const ForwardKernelHandle kernel = kernel_of(head_dim, statistics ? Variant::sampled : Variant::ranged);
+  const bool long_rows = call.shape.kv_len > static_cast<std::int64_t>(kFp8TilesOfSum) * fp8_keys_of_scale(head_dim);
+  const ForwardKernelHandle kernel = kernel_of(head_dim, statistics ? Variant::sampled : Variant::ranged, long_rows);
   return {.kernel = kernel, .workspace = fp8_workspace(call, head_dim, kernel.block_kv)};
 }
 
@@ -82,8 +84,7 @@ void launch(const ForwardCall& call, const Fp8Choice& choice) {
   const auto floats = [&](std::size_t offset) { return reinterpret_cast<const float*>(base + offset); };
 
   ForwardParams params = make_params(call);
-  params.fp8 = {.q_unit = floats(at.q_unit),
-                .q_shift = floats(at.q_shift),
+  params.fp8 = {.q = reinterpret_cast<const float2*>(base + at.q_units),
                 .k = floats(at.k_scale),
                 .v_columns = floats(at.v_columns),
                 .key_blocks = at.key_blocks,
@@ -98,7 +99,7 @@ void launch(const ForwardCall& call, const Fp8Choice& choice) {
       .k = make_tensor_map(bytes_view(call, at.k, s.kv_heads, call.k.size(2), at.head_dim), kernel.block_kv, 128),
       .v = make_tensor_map(bytes_view(call, at.v, s.kv_heads, at.head_dim, keys), at.head_dim,
                            kernel.block_kv % 64 == 0 ? 64 : 32),
-      .out = {}};
+      .out = make_tensor_map(call.out, 16, 64)};
   launch_kernel({.function = kernel.function,
                  .name = "the Hopper e4m3 forward kernel",
                  .grid = dim3(static_cast<unsigned>(blocks)),
@@ -122,7 +123,7 @@ Answer<Fp8ForwardCall> answer(const Fp8ForwardCall& call) {
 
 }  // namespace
 
-int fp8_keys_of_scale(int head_dim) { return kernel_of(head_dim, Variant::ranged).block_kv; }
+int fp8_keys_of_scale(int head_dim) { return kernel_of(head_dim, Variant::ranged, false).block_kv; }
 
 const Fp8ForwardImplementation& fp8_forward() {
   static const Fp8ForwardImplementation implementation{.name = "sm90", .answer = answer};

@@ -10,6 +10,8 @@ namespace {
 
 using namespace preparation;
 
+constexpr std::int64_t kMostQueriesOfTile = 192;
+
 int blocks_of(std::int64_t rows, int block) { return static_cast<int>((rows + block - 1) / block); }
 
 template <class Element>
@@ -65,8 +67,8 @@ Fp8Workspace fp8_workspace(const ForwardCall& call, int head_dim, int block_kv) 
   w.q = take(batch * s.heads * q_rows * head_dim);
   w.k = take(batch * s.kv_heads * kv_rows * head_dim);
   w.v = take(batch * s.kv_heads * w.key_blocks * block_kv * head_dim);
-  w.q_unit = take(batch * s.heads * q_rows * 4);
-  w.q_shift = take(batch * s.heads * q_rows * 4);
+  // The copy engine takes whole query tiles from an even row on, also of the last rows.
+  w.q_units = take((batch * s.heads * q_rows + kMostQueriesOfTile + 2) * static_cast<std::int64_t>(sizeof(float2)));
   w.k_scale = take(batch * s.kv_heads * w.key_blocks * 4);
   w.v_columns = take(planes * 2 * head_dim * 4);
   w.v_multiplier = take(planes * head_dim * 4);
@@ -83,8 +85,7 @@ Prepared prepared_at(const ForwardCall& call, const Fp8Workspace& at) {
   return {.q = base + at.q,
           .k = base + at.k,
           .v = base + at.v,
-          .q_unit = floats(at.q_unit),
-          .q_shift = floats(at.q_shift),
+          .q_units = reinterpret_cast<float2*>(base + at.q_units),
           .k_scale = floats(at.k_scale),
           .v_columns = floats(at.v_columns),
           .v_multiplier = floats(at.v_multiplier),

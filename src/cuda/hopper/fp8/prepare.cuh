@@ -10,6 +10,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 
 #include "cuda/hopper/shared/fp8_layout.h"
 #include "cuda/hopper/shared/logit_terms.cuh"
@@ -33,7 +34,8 @@ constexpr int vectors_of(int lanes) { return lanes == 8 ? 4 : lanes == 16 ? 12 :
 // Where the results go: the pointers of Fp8Workspace.
 struct Prepared {
   std::uint8_t *q, *k, *v;
-  float *q_unit, *q_shift, *k_scale, *v_columns, *v_multiplier, *mean_key;
+  float2* q_units;
+  float *k_scale, *v_columns, *v_multiplier, *mean_key;
   float4* partials;
   int head_dim;  // of the kernel; columns past those of the tensors are zeros
   int block_kv, key_blocks, chunks;
@@ -54,7 +56,7 @@ __device__ __forceinline__ int4 load_vector(const DeviceTensor& t, int batch, in
 template <class Element>
 __device__ __forceinline__ void to_floats(const int4& raw, float (&x)[kVector]) {
   alignas(16) Element elements[kVector];
-  *reinterpret_cast<int4*>(elements) = raw;
+  memcpy(elements, &raw, sizeof(raw));
 #pragma unroll
   for (int i = 0; i < kVector; ++i) x[i] = to_float(elements[i]);
 }
@@ -250,10 +252,7 @@ __device__ __forceinline__ void quantize_query(const ForwardParams& p, const Pre
   const Fp8Scale scale = fp8_scale(lanes_max(largest_finite(x), Lanes));
   shift = lanes_sum(shift, Lanes);
   if (!exists) return;
-  if (column == 0) {
-    to.q_unit[at] = scale.scale * p.scale_log2;
-    to.q_shift[at] = shift * p.scale_log2;
-  }
+  if (column == 0) to.q_units[at] = make_float2(scale.scale * p.scale_log2, shift * p.scale_log2);
   if (column >= to.head_dim) return;
   infinities_to_nan(x);
 #pragma unroll
@@ -411,7 +410,8 @@ __device__ __forceinline__ void quantize_values(const ForwardParams& p, const Pr
 
 // x counts blocks of kQueries queries, then tiles of keys, then tiles of values.
 template <class Element, int Lanes>
-__global__ void __launch_bounds__(kThreads, Lanes == 32 ? 2 : 3) quantize_kernel(const ForwardParams p, const Prepared to, int q_blocks) {
+__global__ void __launch_bounds__(kThreads, Lanes == 32 ? 2 : 3)
+    quantize_kernel(const ForwardParams p, const Prepared to, int q_blocks) {
   // The last heads first: reduce_kernel left their k and v in L2.
   const int sequence = static_cast<int>(gridDim.z - 1 - blockIdx.z),
             head = static_cast<int>(gridDim.y - 1 - blockIdx.y);

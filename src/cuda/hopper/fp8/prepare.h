@@ -17,11 +17,10 @@ inline constexpr std::int64_t kMostBlocks = 65535;  // of a grid's second and th
 // Where everything is in the workspace, in bytes from its begin.
 struct Fp8Workspace {
   std::size_t tile_counter = 0;
-  std::size_t q = 0, k = 0, v = 0;  // e4m3; v is [batch, kv_heads, head_dim, key_blocks block_kv]
-  std::size_t q_unit = 0, q_shift = 0, k_scale = 0;
-  std::size_t v_columns = 0;                   // see Fp8Scales
-  std::size_t v_multiplier = 0, mean_key = 0;  // [sequences, kv_heads, head_dim]
-  std::size_t partials = 0;                    // of the means: [batch, kv_heads, chunks, head_dim]
+  std::size_t q = 0, k = 0, v = 0;                      // e4m3; v is [batch, kv_heads, head_dim, key_blocks block_kv]
+  std::size_t q_units = 0, k_scale = 0, v_columns = 0;  // see Fp8Scales
+  std::size_t v_multiplier = 0, mean_key = 0;           // [sequences, kv_heads, head_dim]
+  std::size_t partials = 0;                             // of the means: [batch, kv_heads, chunks, head_dim]
   std::size_t bytes = 0;
   int head_dim = 0;  // of the kernel
   int block_kv = 0;  // keys of a tile, which share a scale

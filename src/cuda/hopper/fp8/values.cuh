@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(kThreads) values_kernel(const ForwardParams p,
       const std::int64_t index =
           (static_cast<std::int64_t>(rows.batch) * p.heads + head) * p.q_rows + rows.q_begin + row;
       unpack8(from.q + index * from.head_dim + column, x);
-      const float scale = from.q_unit[index] / p.scale_log2;
+      const float scale = from.q_units[index].x / p.scale_log2;
 #pragma unroll
       for (int i = 0; i < kVector; ++i) x[i] *= scale;
       store_vector(q + index * p.head_dim + column, x);
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(kThreads) values_kernel(const ForwardParams p,
         const float with_mean =
             static_cast<const float*>(saved.data)[rows.batch * saved.batch_stride + head * saved.head_stride +
                                                   (rows.q_begin + row) * saved.row_stride];
-        lse[index] = with_mean - from.q_shift[index] * kLn2;
+        lse[index] = with_mean - from.q_units[index].y * kLn2;
       }
     }
     return;

@@ -58,8 +58,9 @@ enum RowValue { kLse, kMaxLogit, kMaxWeight, kEntropy, kSumP2, kRowValues };
 
 // Attention in e4m3: what turns products of e4m3 numbers into logits and outputs. `batch` is 1 for packed sequences.
 struct Fp8Scales {
-  const float* q_unit = nullptr;     // [batch, heads, q_rows]: the row's scale times scale_log2; null: not e4m3
-  const float* q_shift = nullptr;    // [batch, heads, q_rows]: what the mean key adds to all logits of the row, in log2
+  // [batch, heads, q_rows]; x: the row's scale times scale_log2, y: what the mean key adds to all logits of the row, in
+  // log2. null: not e4m3
+  const float2* q = nullptr;
   const float* k = nullptr;          // [batch, kv_heads, key_blocks]
   const float* v_columns = nullptr;  // [sequences, kv_heads, 2, head_dim of the kernel]: scales of v, and its mean
   int key_blocks = 0;                // of the keys of a tile; those of packed sequence s begin at kv_begin / tile + s

@@ -147,4 +147,10 @@ __device__ __forceinline__ KeyTiles key_tiles(const WorkTile& t, const ForwardPa
   return {first, last};
 }
 
+// The index of a tile's first row among the rows of Fp8Scales.
+__device__ __forceinline__ std::int64_t fp8_row(const WorkTile& tile, const ForwardParams& p) {
+  const std::int64_t batch = p.q_starts.data ? 0 : tile.sequence;
+  return (batch * p.heads + tile.head) * p.q_rows + tile.q_begin + tile.q0;
+}
+
 }  // namespace rootdk::cuda::hopper

@@ -43,7 +43,7 @@ constexpr int kAligned = 0x100, kNativeOrder = 0x200, kWritable = 0x400;
 
 struct Torch {
   PyObject *tensor = nullptr, *parameter = nullptr, *empty_like = nullptr, *empty_like_options = nullptr;
-  PyObject *is_grad_enabled = nullptr, *forward_ad = nullptr, *draw_seed = nullptr;
+  PyObject *is_grad_enabled = nullptr, *forward_ad = nullptr, *draw_seed = nullptr, *wrote = nullptr;
   PyObject* types[kTypes] = {};
   PyObject* checks[kChecks] = {};  // give something true where the call is followed
   // By rootdk_device_kind: functions that tell whether autocast is on and its type, and what to call both with.
@@ -191,7 +191,16 @@ bool describe_new(Kind kind, PyObject* x, const rootdk_tensor& shape, int64_t va
 
 bool is_writable(Kind kind, PyObject* x) {
   rootdk_tensor tensor;
-  return kind == Kind::torch || describe_numpy(x, &tensor, kWritable);
+  // A tensor that requires a gradient: the general way refuses it by name.
+  if (kind == Kind::torch) return !(wants_gradient(x) && gradients_are_on());
+  return describe_numpy(x, &tensor, kWritable);
+}
+
+bool tell_written(Kind kind, PyObject* x) {
+  if (kind != Kind::torch) return true;
+  PyObject* nothing = PyObject_CallFunctionObjArgs(torch.wrote, x, nullptr);
+  Py_XDECREF(nothing);
+  return nothing != nullptr;
 }
 
 PyObject* new_output(Kind kind, PyObject* q, const rootdk_tensor& shape, int64_t value_dim) {
@@ -237,8 +246,12 @@ bool torch_is_plain() {
   for (PyObject* check : torch.checks) {
     if (check && is_true(call(check))) return false;
   }
+  // Private to PyTorch: where a version has no such name, nothing is noticed.
   PyObject* level = torch.forward_ad ? PyObject_GetAttr(torch.forward_ad, current_level.get()) : nullptr;
-  if (!level) return without_error(true) || true;
+  if (!level) {
+    PyErr_Clear();
+    return true;
+  }
   const bool off = PyLong_AsLong(level) < 0;
   Py_DECREF(level);
   return off;
@@ -310,7 +323,7 @@ bool learn_torch(PyObject* names) {
   Torch found;
   bool all = take(names, "Parameter", &found.parameter) && take(names, "empty_like", &found.empty_like) &&
              take(names, "empty_like_options", &found.empty_like_options) &&
-             take(names, "is_grad_enabled", &found.is_grad_enabled);
+             take(names, "is_grad_enabled", &found.is_grad_enabled) && take(names, "wrote", &found.wrote);
   static constexpr const char* kTypeNames[kTypes] = {"f32", "bf16", "f16", "f64", "i32", "i64", "bool", "i8"};
   for (int i = 0; i < kTypes; ++i) all = all && take(names, kTypeNames[i], &found.types[i]);
   int check = 0;

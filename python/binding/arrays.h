@@ -26,6 +26,9 @@ bool describe_new(Kind kind, PyObject* x, const rootdk_tensor& shape, int64_t va
 
 bool is_writable(Kind kind, PyObject* x);
 
+// Tells PyTorch that the memory of a tensor that was given has been written to. False with a Python error set.
+bool tell_written(Kind kind, PyObject* x);
+
 // A new contiguous array of q's type; shape is q's where value_dim is its last dimension. Null with a Python error set.
 PyObject* new_output(Kind kind, PyObject* q, const rootdk_tensor& shape, int64_t value_dim);
 

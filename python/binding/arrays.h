@@ -21,7 +21,10 @@ Kind kind_of(PyObject* x);
 // and lends memory in C. The numbers are copied; x keeps the memory.
 bool describe(Kind kind, PyObject* x, rootdk_tensor* tensor);
 
-// The same for an array that was just made: contiguous, of this type and shape.
+// The same for an array that was described before, or was just made: it is no view that PyTorch negates.
+bool describe_known(Kind kind, PyObject* x, rootdk_tensor* tensor);
+
+// For an array that was just made: contiguous, of this type and shape.
 bool describe_new(Kind kind, PyObject* x, const rootdk_tensor& shape, int64_t value_dim, rootdk_tensor* tensor);
 
 bool is_writable(Kind kind, PyObject* x);

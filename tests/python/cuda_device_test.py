@@ -279,6 +279,74 @@ def test_memory_is_given_back():
     assert torch.cuda.memory_allocated() == before
 
 
+def test_calls_that_come_again_in_any_order():
+    """The library finds them by their shapes: results have the bits of a call that names its target, which it never keeps."""
+    import random
+
+    choose = random.Random(5)
+    shapes = [(2, 8, 300, 64), (1, 4, 64, 128), (3, 2, 17, 64), (1, 16, 1, 64)]
+    options = [{}, {"causal": True}, {"scale": 0.3}, {"window": (16, None)}, {"softcap": 20.0}, {"sinks": None}, {"mask": None}]
+    kept = []
+    for _ in range(300):
+        shape, option = choose.choice(shapes), dict(choose.choice(options))
+        dtype = choose.choice([torch.bfloat16, torch.float16])
+        q, k, v = (torch.randn(shape, dtype=dtype, device="cuda") for _ in range(3))
+        if "sinks" in option:
+            option["sinks"] = torch.randn(shape[1], device="cuda")
+        if "mask" in option:
+            option["mask"] = torch.rand(shape[2], shape[2], device="cuda") < 0.8
+        kept = [*kept[-4:], q]  # so that addresses change
+        grad = torch.randn_like(q)
+        assert torch.equal(rootdk.attention(q, k, v, **option), rootdk.attention(q, k, v, target="sm90", **option)), option
+        ours = gradients(rootdk.attention, (q, k, v), grad, **option)
+        named = gradients(rootdk.attention, (q, k, v), grad, target="sm90", **option)
+        assert all(torch.equal(a, b) for a, b in zip(ours, named)), (shape, option)
+
+
+def test_out_is_counted_and_leaves_are_refused():
+    q, k, v = tensors()
+    out = torch.empty_like(q)
+    before = out._version
+    rootdk.attention(q, k, v, out=out)
+    assert out._version > before
+    try:
+        rootdk.attention(q, k, v, out=out.requires_grad_())
+        raise AssertionError("a leaf that requires a gradient was written to")
+    except ValueError as error:
+        assert "requires a gradient" in str(error)
+
+
+def test_gradients_of_several_outputs_at_once():
+    inputs = [x.requires_grad_() for x in tensors((2, 4, 100, 64))]
+    out = rootdk.attention(*inputs, causal=True)
+    grads = torch.randn(3, *out.shape, dtype=out.dtype, device="cuda")
+    together = torch.autograd.grad(out, inputs, grads, is_grads_batched=True, retain_graph=True)
+    for i, grad in enumerate(grads):
+        for a, b in zip(together, torch.autograd.grad(out, inputs, grad, retain_graph=True)):
+            close(a[i], b, 1e-2)
+
+
+def test_groups_say_what_they_do_not_send():
+    import tempfile
+
+    import torch.distributed as dist
+
+    if not dist.is_nccl_available():
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        dist.init_process_group("nccl", init_method=f"file://{folder}/store", rank=0, world_size=1)
+        try:
+            q, k, v = tensors((1, 4, 256, 64))
+            assert torch.equal(rootdk.distributed.attention(q, k, v, causal=True), rootdk.attention(q, k, v, causal=True))
+            try:
+                rootdk.distributed.attention(q.cpu(), k.cpu(), v.cpu())
+                raise AssertionError("a group on nccl took tensors of the CPU")
+            except ValueError as error:
+                assert "on the CPU, which a group on nccl does not send" in str(error)
+        finally:
+            dist.destroy_process_group()
+
+
 def main():
     print(f"rootdk {rootdk.__version__}, PyTorch {torch.__version__}, binding {_fast.binding}, {os.environ.get('ROOTDK_LIBRARY')}")
     failed = 0

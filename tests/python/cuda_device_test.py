@@ -326,6 +326,26 @@ def test_gradients_of_several_outputs_at_once():
             close(a[i], b, 1e-2)
 
 
+def layer_over_ranks(group, q, k, v):
+    """What huggingface.use(model, group=group) makes of a layer on a GPU, and of the rows that a rank gets."""
+    import types
+
+    from rootdk import _hf_ranks
+
+    ranks = _hf_ranks.Ranks(group, "zigzag", q.device)
+    ranks.shares = ranks.cut(q.shape[2])
+    layer = types.SimpleNamespace(_rootdk_ranks=ranks, is_causal=True, config=None)
+    out, _ = _hf_ranks.attention_forward(layer, q, k, v, None)
+    assert torch.equal(out.transpose(1, 2), rootdk.attention(q, k, v, causal=True))
+    assert torch.equal(_hf_ranks.gathered(ranks, out, 1), out)
+    ranks.padding = {"kv_lengths": torch.tensor([200], dtype=torch.int32, device="cuda")}
+    try:
+        _hf_ranks.attention_forward(layer, q, k, v, None)
+        raise AssertionError("padding went unnoticed")
+    except NotImplementedError as error:
+        assert "kv_lengths is not served across ranks on a GPU" in str(error)
+
+
 def test_groups_say_what_they_do_not_send():
     import tempfile
 
@@ -343,6 +363,7 @@ def test_groups_say_what_they_do_not_send():
                 raise AssertionError("a group on nccl took tensors of the CPU")
             except ValueError as error:
                 assert "on the CPU, which a group on nccl does not send" in str(error)
+            layer_over_ranks(dist.group.WORLD, q, k, v)
         finally:
             dist.destroy_process_group()
 

@@ -321,6 +321,8 @@ def test_gradients_of_several_outputs_at_once():
     out = rootdk.attention(*inputs, causal=True)
     grads = torch.randn(3, *out.shape, dtype=out.dtype, device="cuda")
     together = torch.autograd.grad(out, inputs, grads, is_grads_batched=True, retain_graph=True)
+    each = torch.vmap(lambda grad: torch.autograd.grad(out, inputs, grad, retain_graph=True))(grads)
+    assert all(torch.equal(a, b) for a, b in zip(each, together))
     for i, grad in enumerate(grads):
         for a, b in zip(together, torch.autograd.grad(out, inputs, grad, retain_graph=True)):
             close(a[i], b, 1e-2)

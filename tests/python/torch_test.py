@@ -231,6 +231,12 @@ def test_gradients_of_several_outputs_at_once(options, with_bias):
         if hasattr(torch, "func"):
             each = torch.vmap(lambda grad: torch.autograd.grad(out, inputs, grad, retain_graph=True))(grads)
             assert all(torch.equal(a, b) for a, b in zip(each, together))
+    # The backward pass may run in a thread that knows nothing of it, as it does on a GPU.
+    level = torch._C._vmapmode_increment_nesting()
+    batched = torch._add_batch_dim(grads, 0, level)
+    torch._C._vmapmode_decrement_nesting()
+    elsewhere = torch.autograd.grad(out, inputs, batched, retain_graph=True)
+    assert all(torch.equal(torch._remove_batch_dim(a, level, 3, 0), b) for a, b in zip(elsewhere, together))
     jacobian = functools.partial(torch.autograd.functional.jacobian, lambda q: rootdk.attention(q, k, v, **options), q)
     torch.testing.assert_close(jacobian(vectorize=True), jacobian())
 

@@ -15,14 +15,7 @@ class _Info(NamedTuple):
     batch_size: int
 
 
-def _older_level() -> int:
-    """How many calls of the vmap that is_grads_batched uses are under way: PyTorch's own before torch.vmap."""
-    increment = getattr(torch._C, "_vmapmode_increment_nesting", None)
-    if increment is None:
-        return 0
-    level: int = increment() - 1
-    torch._C._vmapmode_decrement_nesting()
-    return level
+_MOST_LEVELS = 64  # of PyTorch's older vmap
 
 
 def _visible(x: Any, level: int) -> Tuple[Any, Optional[int]]:
@@ -33,36 +26,48 @@ def _visible(x: Any, level: int) -> Tuple[Any, Optional[int]]:
     return (whole, 0) if whole.shape[0] else (x, None)
 
 
-def _at_level(level: int, arguments: Sequence[Any]) -> Tuple[torch.Tensor, ...]:
-    if level == 0:
+def _has_memory(x: Any) -> bool:
+    try:
+        x.data_ptr()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _levels(grads: Sequence[Any]) -> List[int]:
+    """Of the vmap that is_grads_batched uses, PyTorch's own before torch.vmap. It numbers its calls by thread, and a backward
+    pass on a GPU runs in another thread: so the tensors are asked."""
+    hidden = [x for x in grads if isinstance(x, torch.Tensor) and not _has_memory(x)]
+    levels = range(1, _MOST_LEVELS + 1) if hidden else ()
+    return [level for level in levels if any(_visible(x, level)[1] is not None for x in hidden)]
+
+
+def _at_levels(levels: Sequence[int], arguments: Sequence[Any]) -> Tuple[torch.Tensor, ...]:
+    """The calls of the innermost level are one call, or a loop, of what the others see."""
+    if not levels:
         with torch.no_grad():
             return _kernels.backward(*arguments)
-    shown = [_visible(x, level) for x in arguments]
-    sizes = [x.shape[0] for x, dim in shown if dim is not None]
-    if not sizes:
-        return _at_level(level - 1, arguments)
+    shown = [_visible(x, levels[-1]) for x in arguments]
+    size = next(x.shape[0] for x, dim in shown if dim is not None)
     outputs, _ = _vmap.backward(
-        lambda *one: _at_level(level - 1, one), _Info(sizes[0]), [dim for _, dim in shown], [x for x, _ in shown]
+        lambda *one: _at_levels(levels[:-1], one), _Info(size), [dim for _, dim in shown], [x for x, _ in shown]
     )
-    return tuple(torch._add_batch_dim(x, 0, level) for x in outputs)
+    return tuple(torch._add_batch_dim(x, 0, levels[-1]) for x in outputs)
 
 
 def is_batched(grads: Sequence[Any]) -> bool:
     """Whether a gradient that is handed down has a hidden dimension."""
-    if _innermost_transform() is not None:
-        return True
-    level = _older_level()
-    return any(_visible(x, i)[1] is not None for x in grads for i in range(1, level + 1))
+    return _innermost_transform() is not None or bool(_levels(grads))
 
 
 def backward(arguments: Sequence[Any]) -> Sequence[torch.Tensor]:
-    """_kernels.backward where a gradient is batched."""
+    """_kernels.backward where a gradient is batched: one of the first three arguments."""
     if _innermost_transform() is not None:
         from ._operator import backward_below
 
         result: List[torch.Tensor] = backward_below(*arguments)
         return result
-    return _at_level(_older_level(), arguments)
+    return _at_levels(_levels(arguments[:3]), arguments)
 
 
 def flat_arguments(

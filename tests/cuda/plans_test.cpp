@@ -174,7 +174,7 @@ Seen watch(std::size_t argument, Run run) {
   return seen;
 }
 
-// The forward kernel has its maps first; before a causal one the tile counter is cleared, which has no such parameters.
+// The forward kernel has its maps first.
 Seen watch_forward(FakeCall& call) {
   return watch<ForwardParams>(1, [&] { return call.forward(); });
 }
@@ -219,7 +219,7 @@ TEST(Plans, ACallThatComesAgainAsksForLaunchesAlone) {
 
 std::vector<Config> configs() {
   const Config plain;
-  std::vector<Config> all(16, plain);
+  std::vector<Config> all(17, plain);
   all[1].q_len = 128;
   all[2].kv_len = 192;
   all[3].f16 = true;
@@ -235,6 +235,7 @@ std::vector<Config> configs() {
   all[13].kv_heads = 1;
   all[14].batch = 3;
   all[15].dim = 128;
+  all[16].causal = true;
   return all;
 }
 
@@ -246,31 +247,37 @@ TEST(Plans, KernelsGetWhatAnOrdinaryCallGivesThem) {
     const Config& config = all[random() % all.size()];
     FakeCall call(config, kSomewhere + (random() % 64 << 28));
     if (random() % 2) call.params.seed = random();
-    if (!config.lengths) {
-      EXPECT_EQ(watch_forward(call), ordinary(call, watch_forward)) << i;
-    }
+    EXPECT_EQ(watch_forward(call), ordinary(call, watch_forward)) << i;
     if (!config.lse) continue;
     EXPECT_EQ(watch_backward(call), ordinary(call, watch_backward)) << i;
   }
 }
 
-// kv_lengths and causal masking count tiles, which a kernel clears first: the second launch has the parameters.
+// Causal masking and kv_lengths count tiles where there are more than multiprocessors. A kernel clears the counter
+// first: the second launch has the parameters.
 TEST(Plans, CausalCallsAndLengthsToo) {
   for (const bool lengths : {false, true}) {
-    const Config config{.causal = !lengths, .lengths = lengths};
-    for (int i = 0; i < 6; ++i) {
-      FakeCall call(config, kSomewhere + (std::uintptr_t(i) << 28));
-      ForwardParams params;
-      fake_runtime().reset();
-      fake_runtime().at_launch = [&](void** arguments) {
-        if (fake_runtime().launches.size() == 2) params = *static_cast<const ForwardParams*>(arguments[1]);
-      };
-      ASSERT_EQ(call.forward(), ROOTDK_OK) << rootdk_last_error();
-      fake_runtime().at_launch = nullptr;
-      EXPECT_EQ(params.q.data, call.q.data);
-      EXPECT_EQ(params.row_values[cuda::hopper::kLse].data, call.lse.data);
-      EXPECT_EQ(params.kv_lengths.data, lengths ? call.lengths.data : nullptr);
-      EXPECT_EQ(params.right == 0, config.causal);
+    for (const std::int64_t heads : {2, 132, 133}) {
+      const Config config{.heads = heads, .kv_heads = heads, .causal = !lengths, .lengths = lengths};
+      for (int i = 0; i < 6; ++i) {
+        FakeCall call(config, kSomewhere + (std::uintptr_t(i) << 28));
+        const std::size_t launches = heads > 132 ? 2 : 1;
+        ForwardParams params;
+        fake_runtime().reset();
+        fake_runtime().at_launch = [&](void** arguments) {
+          if (fake_runtime().launches.size() == launches) params = *static_cast<const ForwardParams*>(arguments[1]);
+        };
+        ASSERT_EQ(call.forward(), ROOTDK_OK) << rootdk_last_error();
+        fake_runtime().at_launch = nullptr;
+        ASSERT_EQ(fake_runtime().launches.size(), launches);
+        EXPECT_EQ(call.asked > 0, launches == 2);
+        EXPECT_EQ(params.tile_counter != nullptr, launches == 2);
+        EXPECT_EQ(fake_runtime().launches.back().grid.x, heads > 132 ? 132u : static_cast<unsigned>(heads));
+        EXPECT_EQ(params.q.data, call.q.data);
+        EXPECT_EQ(params.row_values[cuda::hopper::kLse].data, call.lse.data);
+        EXPECT_EQ(params.kv_lengths.data, lengths ? call.lengths.data : nullptr);
+        EXPECT_EQ(params.right == 0, config.causal);
+      }
     }
   }
 }

@@ -43,9 +43,10 @@ constexpr int kAligned = 0x100, kNativeOrder = 0x200, kWritable = 0x400;
 
 struct Torch {
   PyObject *tensor = nullptr, *parameter = nullptr, *empty_like = nullptr, *empty_like_options = nullptr;
-  PyObject *is_grad_enabled = nullptr, *forward_ad = nullptr, *draw_seed = nullptr;
+  PyObject *is_grad_enabled = nullptr, *forward_ad = nullptr, *draw_seed = nullptr, *wrote = nullptr;
   PyObject* types[kTypes] = {};
-  PyObject* checks[kChecks] = {};  // give something true where the call is followed
+  PyObject* statistic_options[2] = {};  // of new_empty, for f32 and f64
+  PyObject* checks[kChecks] = {};       // give something true where the call is followed
   // By rootdk_device_kind: functions that tell whether autocast is on and its type, and what to call both with.
   PyObject *autocast_is_on[2] = {}, *autocast_type[2] = {}, *autocast_arguments[2] = {};
   const DLPackExchange* exchange = nullptr;
@@ -172,11 +173,16 @@ bool describe(Kind kind, PyObject* x, rootdk_tensor* tensor) {
   if (kind == Kind::numpy) return describe_numpy(x, tensor, kAligned | kNativeOrder);
   // A view that PyTorch negates when it reads it: the general way refuses it by name.
   if (is_true(PyObject_CallMethodObjArgs(x, is_neg.get(), nullptr))) return false;
+  return describe_known(kind, x, tensor);
+}
+
+bool describe_known(Kind kind, PyObject* x, rootdk_tensor* tensor) {
+  if (kind == Kind::numpy) return describe_numpy(x, tensor, kAligned | kNativeOrder);
   return torch.exchange ? describe_exchanged(x, tensor) : describe_by_attributes(x, tensor);
 }
 
 bool describe_new(Kind kind, PyObject* x, const rootdk_tensor& shape, int64_t value_dim, rootdk_tensor* tensor) {
-  if (kind == Kind::numpy || torch.exchange) return describe(kind, x, tensor);
+  if (kind == Kind::numpy || torch.exchange) return describe_known(kind, x, tensor);
   PyObject* address = PyObject_CallMethodObjArgs(x, data_ptr.get(), nullptr);
   if (!address) return without_error(false);
   *tensor = shape;
@@ -191,7 +197,16 @@ bool describe_new(Kind kind, PyObject* x, const rootdk_tensor& shape, int64_t va
 
 bool is_writable(Kind kind, PyObject* x) {
   rootdk_tensor tensor;
-  return kind == Kind::torch || describe_numpy(x, &tensor, kWritable);
+  // A tensor that requires a gradient: the general way refuses it by name.
+  if (kind == Kind::torch) return !(wants_gradient(x) && gradients_are_on());
+  return describe_numpy(x, &tensor, kWritable);
+}
+
+bool tell_written(Kind kind, PyObject* x) {
+  if (kind != Kind::torch) return true;
+  PyObject* nothing = PyObject_CallFunctionObjArgs(torch.wrote, x, nullptr);
+  Py_XDECREF(nothing);
+  return nothing != nullptr;
 }
 
 PyObject* new_output(Kind kind, PyObject* q, const rootdk_tensor& shape, int64_t value_dim) {
@@ -223,9 +238,7 @@ PyObject* new_row_statistic(Kind kind, PyObject* q, const rootdk_tensor& shape) 
     result = PyObject_CallFunctionObjArgs(numpy.empty, sizes, wide ? numpy.float64 : numpy.float32, nullptr);
   } else if (PyObject* function = PyObject_GetAttr(q, new_empty.get())) {
     PyObject* arguments = PyTuple_Pack(1, sizes);
-    PyObject* options = Py_BuildValue("{sO}", "dtype", torch.types[wide ? ROOTDK_F64 : ROOTDK_F32]);
-    if (arguments && options) result = PyObject_Call(function, arguments, options);
-    Py_XDECREF(options);
+    if (arguments) result = PyObject_Call(function, arguments, torch.statistic_options[wide ? 1 : 0]);
     Py_XDECREF(arguments);
     Py_DECREF(function);
   }
@@ -237,8 +250,12 @@ bool torch_is_plain() {
   for (PyObject* check : torch.checks) {
     if (check && is_true(call(check))) return false;
   }
+  // Private to PyTorch: where a version has no such name, nothing is noticed.
   PyObject* level = torch.forward_ad ? PyObject_GetAttr(torch.forward_ad, current_level.get()) : nullptr;
-  if (!level) return without_error(true) || true;
+  if (!level) {
+    PyErr_Clear();
+    return true;
+  }
   const bool off = PyLong_AsLong(level) < 0;
   Py_DECREF(level);
   return off;
@@ -310,9 +327,13 @@ bool learn_torch(PyObject* names) {
   Torch found;
   bool all = take(names, "Parameter", &found.parameter) && take(names, "empty_like", &found.empty_like) &&
              take(names, "empty_like_options", &found.empty_like_options) &&
-             take(names, "is_grad_enabled", &found.is_grad_enabled);
+             take(names, "is_grad_enabled", &found.is_grad_enabled) && take(names, "wrote", &found.wrote);
   static constexpr const char* kTypeNames[kTypes] = {"f32", "bf16", "f16", "f64", "i32", "i64", "bool", "i8"};
   for (int i = 0; i < kTypes; ++i) all = all && take(names, kTypeNames[i], &found.types[i]);
+  for (int wide = 0; all && wide < 2; ++wide) {
+    found.statistic_options[wide] = Py_BuildValue("{sO}", "dtype", found.types[wide ? ROOTDK_F64 : ROOTDK_F32]);
+    all = found.statistic_options[wide] != nullptr;
+  }
   int check = 0;
   for (const char* name : {"dispatch_modes", "function_modes", "transform", "tracing_state"}) {
     take(names, name, &found.checks[check++]);

@@ -21,10 +21,16 @@ Kind kind_of(PyObject* x);
 // and lends memory in C. The numbers are copied; x keeps the memory.
 bool describe(Kind kind, PyObject* x, rootdk_tensor* tensor);
 
-// The same for an array that was just made: contiguous, of this type and shape.
+// The same for an array that was described before, or was just made: it is no view that PyTorch negates.
+bool describe_known(Kind kind, PyObject* x, rootdk_tensor* tensor);
+
+// For an array that was just made: contiguous, of this type and shape.
 bool describe_new(Kind kind, PyObject* x, const rootdk_tensor& shape, int64_t value_dim, rootdk_tensor* tensor);
 
 bool is_writable(Kind kind, PyObject* x);
+
+// Tells PyTorch that the memory of a tensor that was given has been written to. False with a Python error set.
+bool tell_written(Kind kind, PyObject* x);
 
 // A new contiguous array of q's type; shape is q's where value_dim is its last dimension. Null with a Python error set.
 PyObject* new_output(Kind kind, PyObject* q, const rootdk_tensor& shape, int64_t value_dim);

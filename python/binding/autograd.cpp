@@ -119,7 +119,7 @@ PyObject* autograd_forward(PyObject*, PyObject* arguments) {
   PyObject* q = PyTuple_GetItem(arguments, 2);
   Call call;
   if (!unpack(call, PyTuple_GetItem(arguments, 1), arguments, 1 + kArrays) ||
-      !describe_inputs(call, q, PyTuple_GetItem(arguments, 3), PyTuple_GetItem(arguments, 4))) {
+      !describe_inputs(call, q, PyTuple_GetItem(arguments, 3), PyTuple_GetItem(arguments, 4), describe_known)) {
     return leave();
   }
   PyObject *out = nullptr, *lse = nullptr;
@@ -146,7 +146,7 @@ bool new_gradient(Backward& backward, Py_ssize_t place, PyObject* x, rootdk_tens
   PyObject* gradient = empty_like(x);
   if (!gradient) return false;
   PyTuple_SetItem(backward.gradients, place, gradient);
-  return describe(Kind::torch, gradient, tensor);
+  return describe_known(Kind::torch, gradient, tensor);
 }
 
 // Makes the gradients that are needed, and points the struct to them.
@@ -225,7 +225,7 @@ bool describe_backward(Backward& backward, PyObject* packed, PyObject* saved, Py
   if (!rows) return false;
   Py_DECREF(*grad_out);
   *grad_out = rows;
-  return describe(Kind::torch, rows, &backward.grad_out);
+  return describe_known(Kind::torch, rows, &backward.grad_out);
 }
 
 Outcome run(Backward& backward, PyObject* packed, PyObject* saved, PyObject* needs, PyObject** grad_out) {

@@ -109,7 +109,8 @@ PyObject* run_for_output(Call& call, PyObject* q) {
     if (!out) return nullptr;
     if (!describe_new(call.kind, out, call.q, call.v.shape[3], &call.out)) return failed(out);
   }
-  return run_forward(call, nullptr) == Outcome::done ? out : failed(out);
+  if (run_forward(call, nullptr) != Outcome::done) return failed(out);
+  return !call.given_out || tell_written(call.kind, out) ? out : failed(out);
 }
 
 bool run_with_lse(Call& call, PyObject* q, PyObject** out, PyObject** lse) {
@@ -119,7 +120,7 @@ bool run_with_lse(Call& call, PyObject* q, PyObject** out, PyObject** lse) {
   stats.struct_size = sizeof stats;
   stats.stride = 1;
   stats.lse = &call.lse;
-  if (*out && describe(call.kind, *lse, &call.lse) &&
+  if (*out && describe_known(call.kind, *lse, &call.lse) &&
       describe_new(call.kind, *out, call.q, call.v.shape[3], &call.out) && run_forward(call, &stats) == Outcome::done) {
     return true;
   }

@@ -156,8 +156,8 @@ bool read_inputs(Call& call, PyObject* q, PyObject* k, PyObject* v) {
   return describe_inputs(call, q, k, v);
 }
 
-bool describe_inputs(Call& call, PyObject* q, PyObject* k, PyObject* v) {
-  return describe(call.kind, q, &call.q) && describe(call.kind, k, &call.k) && describe(call.kind, v, &call.v) &&
+bool describe_inputs(Call& call, PyObject* q, PyObject* k, PyObject* v, decltype(&describe) describes) {
+  return describes(call.kind, q, &call.q) && describes(call.kind, k, &call.k) && describes(call.kind, v, &call.v) &&
          call.q.rank == 4 && call.k.rank == 4 && call.v.rank == 4;
 }
 

@@ -47,8 +47,8 @@ const ArrayField& field_of(OptionArray array);
 // Reads q, k and v, which must be of one kind and of rank 4.
 bool read_inputs(Call& call, PyObject* q, PyObject* k, PyObject* v);
 
-// Their descriptions alone, of a kind that is set.
-bool describe_inputs(Call& call, PyObject* q, PyObject* k, PyObject* v);
+// Their descriptions alone, of a kind that is set; describe_known where they were described before.
+bool describe_inputs(Call& call, PyObject* q, PyObject* k, PyObject* v, decltype(&describe) describes = describe);
 
 // An array of the call's kind as one of its options.
 bool read_array(Call& call, PyObject* x, OptionArray array);

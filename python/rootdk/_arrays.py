@@ -67,6 +67,9 @@ class Kind:
     def wants_gradient(self, x: Any) -> bool:
         return False
 
+    def wrote(self, x: Any) -> None:
+        """Tells the framework of x that the library has written to its memory."""
+
 
 def small_code(code: int) -> int:
     """The type of statistics and small float tensors beside a data type: f32, or f64 beside f64."""
@@ -128,6 +131,12 @@ class NumpyKind(Kind):
         PACK_TENSOR[count](memory, offset, address, code, 0, 0, count, *shape, *strides)
 
     def empty(self, shape: Shape, code: int, like: Any) -> Any:
+        if code not in self._types:
+            name = _structs.DTYPE_NAMES[code]
+            raise TypeError(
+                f"rootdk: NumPy has no type {name}, and no array of the type of another package (ml_dtypes) has been seen; "
+                f"give out=, an array of the type {name}"
+            )
         return self.numpy.empty(shape, self._types[code])
 
     def from_list(self, values: Sequence[Any], code: int, like: Any) -> Any:
@@ -140,6 +149,11 @@ class NumpyKind(Kind):
 
     def writable(self, x: Any) -> bool:
         return bool(x.flags.writeable)
+
+
+def _change_nothing(x: Any) -> None:
+    """A change in place of no elements, which PyTorch counts: for versions without increment_version."""
+    x.detach()[:0].zero_()
 
 
 class TorchKind(Kind):
@@ -158,7 +172,8 @@ class TorchKind(Kind):
             torch.int8: _structs.I8,
         }
         self._types = {code: dtype for dtype, code in self._codes.items()}
-        _fast.learn_torch(torch, {_structs.DTYPE_NAMES[code]: dtype for dtype, code in self._codes.items()})
+        self._increment = getattr(torch.autograd.graph, "increment_version", _change_nothing)
+        _fast.learn_torch(torch, {_structs.DTYPE_NAMES[code]: dtype for dtype, code in self._codes.items()}, self.wrote)
         self.plain = (torch.Tensor, torch.nn.Parameter)
         # Private to PyTorch: where a version has no such name, nothing is noticed.
         self._forward_ad = torch.autograd.forward_ad
@@ -244,6 +259,11 @@ class TorchKind(Kind):
 
     def wants_gradient(self, x: Any) -> bool:
         return bool(x.requires_grad and self.torch.is_grad_enabled())
+
+    def wrote(self, x: Any) -> None:
+        # Autograd then notices a tensor that it saved and that was written over. Those of inference mode have no count.
+        if not x.is_inference():
+            self._increment(x)
 
 
 class BufferKind(Kind):

@@ -83,15 +83,18 @@ def run_forward(
         base = arena.base
         write_qkv(arena, kind, q, k, v)
         params_at = params.write(arena, kind, q)
-        if out is None:
+        given = out is not None
+        if given:
+            out_at = write_output(arena, kind, "out", out, "out")
+        else:
             out = _new_output(kind, q, v)
             out_at = write_tensor(arena, kind, "out", out, "out")
-        else:
-            out_at = write_output(arena, kind, "out", out, "out")
         arrays = _new_stats(stats, kind, q, k)
         stats_at = write_stats(arena, kind, arrays, stats.stride) if stats and arrays else 0
         arguments = (base, base + K, base + V, out_at, params_at, stats_at)
         run_c(arena, kind, q, _abi.attention, _abi.attention_workspace, arguments, target, threads)
+        if given:
+            kind.wrote(out)
         return out, arrays
     finally:
         give_arena(arena)
@@ -411,6 +414,8 @@ def call_with_tensors(
             kind.pack(arena.memory, i * _abi.TENSOR_SIZE, x, name, (ranks or {}).get(name, 0))
             addresses.append(arena.base + i * _abi.TENSOR_SIZE)
         _abi.check(function(*addresses, *numbers))
+        if tensors.get("out") is not None:
+            kind.wrote(tensors["out"])
     finally:
         give_arena(arena)
 

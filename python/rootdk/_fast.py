@@ -40,8 +40,8 @@ def learn_numpy(numpy: Any) -> None:
         binding.learn_numpy({**{name: getattr(numpy, name) for name in names}, **types})
 
 
-def learn_torch(torch: Any, dtypes: Any) -> None:
-    """`dtypes` are PyTorch's types by their names in the library. Names that are private to PyTorch may be missing."""
+def learn_torch(torch: Any, dtypes: Any, wrote: Any) -> None:
+    """`dtypes` are PyTorch's types by their names in the library; wrote(tensor) is called once its memory has been written to. Names that are private to PyTorch may be missing."""
     if binding is None:
         return
     raw = torch._C
@@ -61,6 +61,7 @@ def learn_torch(torch: Any, dtypes: Any) -> None:
             "empty_like": torch.empty_like,
             "empty_like_options": {"memory_format": torch.contiguous_format},
             "is_grad_enabled": torch.is_grad_enabled,
+            "wrote": wrote,
             "dispatch_modes": getattr(raw, "_len_torch_dispatch_stack", None),
             "function_modes": getattr(raw, "_len_torch_function_stack", None),
             "transform": getattr(functorch, "peek_interpreter_stack", None),

@@ -16,7 +16,7 @@ from torch import nn
 
 from . import _hf_modules, distributed
 from ._errors import UnsupportedError
-from ._transport import GroupTransport
+from ._transport import require_reach
 
 
 _IGNORED_LABEL = -100
@@ -25,11 +25,21 @@ _CUT = ("input_ids", "inputs_embeds", "token_type_ids", "position_ids")
 _MISSING: Any = object()
 
 
+def device_of(model: Any) -> torch.device:
+    """Where a model is; refuses one that is on several devices, whose layers would need groups of their own."""
+    devices = sorted({str(x.device) for x in model.parameters()})
+    if len(devices) > 1:
+        raise UnsupportedError(f"use: {type(model).__name__} is on {', '.join(devices)}; a model that is cut is on one device")
+    return torch.device(devices[0] if devices else "cpu")
+
+
 class Ranks:
     """What the layers of a model share: the group, and how the sequence of the call under way is cut."""
 
-    def __init__(self, group: Any, layout: str) -> None:
-        GroupTransport(group)  # says what is wrong with the group
+    def __init__(self, group: Any, layout: str, device: torch.device) -> None:
+        if not dist.is_available() or not dist.is_initialized():
+            raise RuntimeError("rootdk: torch.distributed has no process group here (init_process_group)")
+        require_reach(group, device)
         self.group, self.layout = group, layout
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         self.shares: Optional[distributed.Shares] = None
@@ -49,9 +59,13 @@ class Ranks:
     def rows(self, total: int) -> distributed.Ranges:
         return self.cut(total)[self.rank]
 
-    def seed(self) -> int:
+    def wire(self, device: torch.device) -> torch.device:
+        """Where tensors of the device are sent from: a group on nccl sends what lies on GPUs, others through the host."""
+        return device if str(dist.get_backend(self.group)) == "nccl" else torch.device("cpu")
+
+    def seed(self, device: torch.device) -> int:
         """The same on every rank."""
-        seed = torch.randint(2**62, (1,))
+        seed = torch.randint(2**62, (1,)).to(self.wire(device))
         first = 0 if self.group is None else dist.get_process_group_ranks(self.group)[0]
         dist.broadcast(seed, first, group=self.group)
         return int(seed)
@@ -160,7 +174,7 @@ def attention_forward(
     if s_aux is not None:
         options["sinks"] = s_aux.to(torch.float64 if query.dtype == torch.float64 else torch.float32)
     if dropout > 0:
-        options.update(dropout=dropout, seed=ranks.seed())
+        options.update(dropout=dropout, seed=ranks.seed(query.device))
     asked: Any = _STATS if collector is not None else False
     result: Any = distributed.attention(
         *(x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value)),
@@ -292,7 +306,8 @@ def join_model(model: Any) -> None:
 def gathered(ranks: Ranks, part: torch.Tensor, dim: int) -> torch.Tensor:
     """The whole on every rank, from the rows of each."""
     dim = dim % part.dim()
-    count = torch.tensor([part.shape[dim]])
+    wire = ranks.wire(part.device)
+    count = torch.tensor([part.shape[dim]], device=wire)
     counts = [torch.zeros_like(count) for _ in range(ranks.size)]
     dist.all_gather(counts, count, group=ranks.group)
     sizes = [int(x) for x in counts]
@@ -302,8 +317,9 @@ def gathered(ranks: Ranks, part: torch.Tensor, dim: int) -> torch.Tensor:
         raise ValueError(f"gather: the ranks have {sizes} rows in dimension {dim}, expected {expected}")
     shape: List[int] = list(part.shape)
     shape[dim] = max(sizes)
-    padded = part.new_zeros(shape)
+    padded = part.new_zeros(shape, device=wire)
     padded.narrow(dim, 0, part.shape[dim]).copy_(part.detach())
     parts = [torch.empty_like(padded) for _ in sizes]
     dist.all_gather(parts, padded, group=ranks.group)
-    return distributed.put([x.narrow(dim, 0, size) for x, size in zip(parts, sizes)], shares, dim)
+    whole = distributed.put([x.narrow(dim, 0, size) for x, size in zip(parts, sizes)], shares, dim)
+    return whole.to(part.device)

@@ -379,6 +379,7 @@ def _attend(
     c_steps, c_rope = _c_steps(cache, steps, _rows(q)), _c_rope(rope)
     params.values[ATTEND.index["rope"]] = _address(c_rope)
     arrays: Dict[str, Any] = {}
+    given = out is not None
     arena = take_arena()
     try:
         kind.pack(arena.memory, 0, q, "q")
@@ -396,6 +397,8 @@ def _attend(
         with cache._lock:
             held = (cache._handle, *arguments)
             run_c(arena, kind, q, _abi.kv_attend, _abi.kv_attend_workspace, held, target, threads)
+        if given:
+            kind.wrote(out)
     finally:
         give_arena(arena)
     return AttentionResult(out, arrays) if stats else out

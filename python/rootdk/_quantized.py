@@ -45,7 +45,10 @@ class Quantized(NamedTuple):
     q_shift: Any  # [batch, heads, q_len]
     key_mean: Any  # [batch or sequences, kv_heads, head_dim]
     options: Mapping[str, Any]  # of the call that made them
-    kind: Any
+
+    @property
+    def kind(self) -> Kind:
+        return kind_of(self.q, "q")
 
     def __repr__(self) -> str:
         shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in (("q", self.q), ("k", self.k), ("v", self.v)))
@@ -63,22 +66,25 @@ class Quantized(NamedTuple):
     ) -> Any:
         """rootdk.attention over these numbers: of the type that `dtype` names ("f32", "bf16", "f16"; f32 unless given),
         or in the memory `out`. Options are those of quantize_for_attention and what is given here. No gradient."""
-        kind: Kind = self.kind
+        kind = self.kind
         request = StatsRequest.make(stats, None, False, 1)
         for name in _DECIDE_NUMBERS:
             if options.get(name) is not None and options[name] is not self.options.get(name):
                 raise ValueError(f"rootdk: {name} decides how numbers are made: give it to quantize_for_attention")
-        given = {name: value for name, value in self.options.items() if name not in ("compute", "rotate")}
-        params = Params({**given, **options})
+        kept = {name: value for name, value in self.options.items() if name not in ("compute", "rotate")}
+        params = Params({**kept, **options})
         if dtype is not None and dtype not in _OUTPUT_TYPES:
             raise ValueError(f"rootdk: dtype is {dtype!r}, expected one of {', '.join(_OUTPUT_TYPES)}")
+        given = out is not None
+        if given and dtype is not None:
+            raise ValueError(f"rootdk: dtype is {dtype!r}, but out is given, which has a type")
         arena = take_arena()
         try:
             base = arena.base
             _write_numbers(arena, kind, 0, self.q, "q")
             _write_numbers(arena, kind, K, self.k, "k")
             _write_numbers(arena, kind, V, self.v, "v")
-            if out is None:
+            if not given:
                 shape = (*self.q.shape[:3], self.v.shape[3])
                 out = kind.empty(shape, _OUTPUT_TYPES[dtype or "f32"], self.q_shift)
             write_output(arena, kind, "out", out, "out")
@@ -89,6 +95,8 @@ class Quantized(NamedTuple):
                 params.values[index] = write_tensor(arena, kind, name, getattr(self, name), name)
             arguments = (base, base + K, base + V, base + OUT, params.write(arena, kind, self.q_shift), stats_at)
             run_c(arena, kind, self.q, _abi.attention, _abi.attention_workspace, arguments, target, threads)
+            if given:
+                kind.wrote(out)
         finally:
             give_arena(arena)
         return out if arrays is None else AttentionResult(out, arrays)
@@ -148,4 +156,4 @@ def quantize_for_attention(
         run_c(arena, kind, q, _abi.quantize_for_attention, workspace, arguments, None, threads)
     finally:
         give_arena(arena)
-    return Quantized(**arrays, options=dict(options), kind=kind)
+    return Quantized(**arrays, options=dict(options))

@@ -57,4 +57,9 @@ def write_output(arena: Arena, kind: Kind, slot: str, x: Any, name: str) -> int:
     require_kind(kind, x, name)
     if not kind.writable(x):
         raise ValueError(f"rootdk: {name} is read-only")
+    if kind.wants_gradient(x):
+        raise ValueError(
+            f"rootdk: {name} is a tensor that requires a gradient, which does not flow through memory that is written to "
+            "(use torch.no_grad(), or detach it)"
+        )
     return write_tensor(arena, kind, slot, x, name)

@@ -11,6 +11,16 @@ import torch.distributed as dist
 Group = Optional["dist.ProcessGroup"]  # None: all ranks
 
 
+def require_reach(group: Group, device: torch.device) -> None:
+    """Raises where this process is not in the group, or its backend does not send tensors of the device."""
+    if dist.get_rank(group) < 0:
+        raise ValueError("rootdk: this process is not in the group")
+    if device.type == "cpu" and str(dist.get_backend(group)) == "nccl":
+        raise ValueError(
+            "rootdk: the tensors lie on the CPU, which a group on nccl does not send; use gloo or mpi, or tensors on a GPU"
+        )
+
+
 class _Transport(ctypes.Structure):
     """rootdk_transport"""
 
@@ -37,13 +47,9 @@ class GroupTransport:
     def __init__(self, group: Group = None) -> None:
         if not dist.is_available() or not dist.is_initialized():
             raise RuntimeError("rootdk: torch.distributed has no process group here (init_process_group)")
+        require_reach(group, torch.device("cpu"))
         self.group = group
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
-        if self.rank < 0:
-            raise ValueError("rootdk: this process is not in the group")
-        backend = str(dist.get_backend(group))
-        if backend == "nccl":
-            raise ValueError("rootdk: the tensors lie on the CPU, which a group on nccl does not send; use gloo or mpi")
         self._peers = [self._global(r) for r in range(self.size)]
         self._open: Dict[int, Tuple[Any, torch.Tensor]] = {}
         self._numbers = itertools.count(1)

@@ -24,9 +24,9 @@ from ._device_ranks import DeviceAttention, DeviceCut, make_cut
 from ._distributed_calls import Cut, Range, Ranges, Shares, backward, c_merge_over_ranks, c_shares, forward
 from ._params import ATTENTION, DIFFERENTIABLE, AttentionOptions, Pair, Params, choice, spells_out, whole
 from ._result import AttentionResult
-from ._slots import write_tensor
+from ._slots import write_output, write_tensor
 from ._stats import ROW_STATS, Asked, AskedRows, Rows, Stats, StatsRequest, stat_names
-from ._transport import Group, transport_of
+from ._transport import Group, require_reach, transport_of
 from ._typing import Integers
 
 if TYPE_CHECKING:
@@ -140,6 +140,7 @@ class _Ranks(NamedTuple):
     def of(cls, group: Group, q: torch.Tensor) -> "_Ranks":
         if not dist.is_available() or not dist.is_initialized():
             raise RuntimeError("rootdk: torch.distributed has no process group here (init_process_group)")
+        require_reach(group, q.device)
         return cls(group, dist.get_rank(group), dist.get_world_size(group), q.device)
 
     def total(self, rows: int) -> int:
@@ -348,7 +349,9 @@ def merge_over_ranks(out: torch.Tensor, lse: torch.Tensor, *, group: Group = Non
     kind = kind_of(out, "out")
     arena = take_arena()
     try:
-        out_at = write_tensor(arena, kind, "out", out, "out")
-        _abi.check(c_merge_over_ranks(transport.address, out_at, write_tensor(arena, kind, "lse", lse, "lse"), timeout))
+        out_at = write_output(arena, kind, "out", out, "out")
+        _abi.check(c_merge_over_ranks(transport.address, out_at, write_output(arena, kind, "lse", lse, "lse"), timeout))
+        kind.wrote(out)
+        kind.wrote(lse)
     finally:
         give_arena(arena)

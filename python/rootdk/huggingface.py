@@ -242,7 +242,7 @@ def use(model: Any, *, stats: bool = False, group: Any = None, shares: str = "zi
     if group is not None:
         from . import _hf_ranks
 
-        ranks = _hf_ranks.Ranks(group, shares)
+        ranks = _hf_ranks.Ranks(group, shares, _hf_ranks.device_of(model))
     before = model.config._attn_implementation
     reason = _switch(model, NAME if group is None else _RANKS, group)
     if reason:

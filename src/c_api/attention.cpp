@@ -6,6 +6,7 @@
 
 #include "c_api/convert.h"
 #include "c_api/explained.h"
+#include "c_api/plans.h"
 #include "c_api/status.h"
 #include "core/check.h"
 #include "rootdk/dropout.h"
@@ -43,6 +44,7 @@ rootdk_status rootdk_attention(const rootdk_tensor* q, const rootdk_tensor* k, c
                                const rootdk_tensor* out, const rootdk_attention_params* params,
                                const rootdk_attention_stats* stats, const rootdk_execution* execution) {
   return guarded([&] {
+    if (run_plan({q, k, v, out}, params, stats, execution)) return;
     const ConvertedExecution where(execution);
     rootdk::attention(view(q), view(k), view(v), view(out), convert(params, stats), convert(stats), where);
   });
@@ -52,6 +54,7 @@ rootdk_status rootdk_attention_backward(const rootdk_attention_saved* saved, con
                                         const rootdk_attention_gradients* gradients,
                                         const rootdk_attention_params* params, const rootdk_execution* execution) {
   return guarded([&] {
+    if (run_plan({saved, upstream, gradients}, params, execution)) return;
     const ConvertedExecution where(execution);
     const BackwardArguments a{convert(saved), convert(upstream), convert(gradients), convert(params)};
     rootdk::attention_backward(a.saved, a.upstream, a.gradients, a.params, where);

@@ -3,6 +3,7 @@
 #include "core/attention_call.h"
 #include "core/fp8_call.h"
 #include "dispatch/choose.h"
+#include "dispatch/planned.h"
 
 namespace rootdk {
 namespace dispatch {
@@ -19,6 +20,38 @@ std::vector<BackwardImplementation> implementations<BackwardCall>() {
   return joined<BackwardCall>(
       {cuda::backward_implementations(), cpu::backward_implementations(), reference::backward_implementations()});
 }
+
+namespace {
+
+constexpr const char* kForward = "attention";
+constexpr const char* kBackward = "attention_backward";
+
+template <class Call>
+void run_with_workspace(std::string_view operation, Planned<Call>& planned) {
+  provide_workspace(operation, planned.call.execution.cuda, planned.answer.workspace_bytes);
+  planned.answer.run(planned.call);
+}
+
+}  // namespace
+
+Planned<ForwardCall> plan_attention(ConstTensorView q, ConstTensorView k, ConstTensorView v, TensorView out,
+                                    const AttentionParams& params, const AttentionStats& stats,
+                                    const Execution& execution) {
+  Planned<ForwardCall> planned{make_forward_call(q, k, v, out, params, stats, execution), {}};
+  planned.answer = choose(kForward, planned.call);
+  return planned;
+}
+
+Planned<BackwardCall> plan_attention_backward(const AttentionSaved& saved, const AttentionUpstream& upstream,
+                                              const AttentionGradients& gradients, const AttentionParams& params,
+                                              const Execution& execution) {
+  Planned<BackwardCall> planned{make_backward_call(saved, upstream, gradients, params, execution), {}};
+  planned.answer = choose(kBackward, planned.call);
+  return planned;
+}
+
+void run_planned(Planned<ForwardCall>& planned) { run_with_workspace(kForward, planned); }
+void run_planned(Planned<BackwardCall>& planned) { run_with_workspace(kBackward, planned); }
 
 }  // namespace dispatch
 

@@ -219,7 +219,8 @@ TEST_F(HopperForward, CapturesIntoAGraph) {
 }
 
 TEST_F(HopperForward, MissingWorkspaceIsNamed) {
-  CaseSpec spec{.name = "workspace", .q_len = 200, .kv_len = 300, .head_dim = 64, .kv_lengths = {211}};
+  // Tiles are counted where there are more of them than multiprocessors.
+  CaseSpec spec{.name = "workspace", .heads = 200, .q_len = 200, .kv_len = 300, .head_dim = 64, .kv_lengths = {211}};
   DeviceCall call(make_case(spec, DType::bf16));
   ASSERT_GT(attention_workspace(call.q, call.k, call.v, call.device_out, call.params, call.stats), 0u);
   try {

@@ -323,7 +323,7 @@ class Recorder:
         names.update(given)
 
 _fast.binding = Recorder()
-_fast.learn_torch(fake, {_structs.DTYPE_NAMES[code]: dtype for dtype, code in kind._codes.items()})
+_fast.learn_torch(fake, {_structs.DTYPE_NAMES[code]: dtype for dtype, code in kind._codes.items()}, kind.wrote)
 _fast.binding = real
 names["Tensor"] = torch.Tensor
 real.learn_torch(names)

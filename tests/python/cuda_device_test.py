@@ -279,6 +279,97 @@ def test_memory_is_given_back():
     assert torch.cuda.memory_allocated() == before
 
 
+def test_calls_that_come_again_in_any_order():
+    """The library finds them by their shapes: results have the bits of a call that names its target, which it never keeps."""
+    import random
+
+    choose = random.Random(5)
+    shapes = [(2, 8, 300, 64), (1, 4, 64, 128), (3, 2, 17, 64), (1, 16, 1, 64)]
+    options = [{}, {"causal": True}, {"scale": 0.3}, {"window": (16, None)}, {"softcap": 20.0}, {"sinks": None}, {"mask": None}]
+    kept = []
+    for _ in range(300):
+        shape, option = choose.choice(shapes), dict(choose.choice(options))
+        dtype = choose.choice([torch.bfloat16, torch.float16])
+        q, k, v = (torch.randn(shape, dtype=dtype, device="cuda") for _ in range(3))
+        if "sinks" in option:
+            option["sinks"] = torch.randn(shape[1], device="cuda")
+        if "mask" in option:
+            option["mask"] = torch.rand(shape[2], shape[2], device="cuda") < 0.8
+        kept = [*kept[-4:], q]  # so that addresses change
+        grad = torch.randn_like(q)
+        assert torch.equal(rootdk.attention(q, k, v, **option), rootdk.attention(q, k, v, target="sm90", **option)), option
+        ours = gradients(rootdk.attention, (q, k, v), grad, **option)
+        named = gradients(rootdk.attention, (q, k, v), grad, target="sm90", **option)
+        assert all(torch.equal(a, b) for a, b in zip(ours, named)), (shape, option)
+
+
+def test_out_is_counted_and_leaves_are_refused():
+    q, k, v = tensors()
+    out = torch.empty_like(q)
+    before = out._version
+    rootdk.attention(q, k, v, out=out)
+    assert out._version > before
+    try:
+        rootdk.attention(q, k, v, out=out.requires_grad_())
+        raise AssertionError("a leaf that requires a gradient was written to")
+    except ValueError as error:
+        assert "requires a gradient" in str(error)
+
+
+def test_gradients_of_several_outputs_at_once():
+    inputs = [x.requires_grad_() for x in tensors((2, 4, 100, 64))]
+    out = rootdk.attention(*inputs, causal=True)
+    grads = torch.randn(3, *out.shape, dtype=out.dtype, device="cuda")
+    together = torch.autograd.grad(out, inputs, grads, is_grads_batched=True, retain_graph=True)
+    each = torch.vmap(lambda grad: torch.autograd.grad(out, inputs, grad, retain_graph=True))(grads)
+    assert all(torch.equal(a, b) for a, b in zip(each, together))
+    for i, grad in enumerate(grads):
+        for a, b in zip(together, torch.autograd.grad(out, inputs, grad, retain_graph=True)):
+            close(a[i], b, 1e-2)
+
+
+def layer_over_ranks(group, q, k, v):
+    """What huggingface.use(model, group=group) makes of a layer on a GPU, and of the rows that a rank gets."""
+    import types
+
+    from rootdk import _hf_ranks
+
+    ranks = _hf_ranks.Ranks(group, "zigzag", q.device)
+    ranks.shares = ranks.cut(q.shape[2])
+    layer = types.SimpleNamespace(_rootdk_ranks=ranks, is_causal=True, config=None)
+    out, _ = _hf_ranks.attention_forward(layer, q, k, v, None)
+    assert torch.equal(out.transpose(1, 2), rootdk.attention(q, k, v, causal=True))
+    assert torch.equal(_hf_ranks.gathered(ranks, out, 1), out)
+    ranks.padding = {"kv_lengths": torch.tensor([200], dtype=torch.int32, device="cuda")}
+    try:
+        _hf_ranks.attention_forward(layer, q, k, v, None)
+        raise AssertionError("padding went unnoticed")
+    except NotImplementedError as error:
+        assert "kv_lengths is not served across ranks on a GPU" in str(error)
+
+
+def test_groups_say_what_they_do_not_send():
+    import tempfile
+
+    import torch.distributed as dist
+
+    if not dist.is_nccl_available():
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        dist.init_process_group("nccl", init_method=f"file://{folder}/store", rank=0, world_size=1)
+        try:
+            q, k, v = tensors((1, 4, 256, 64))
+            assert torch.equal(rootdk.distributed.attention(q, k, v, causal=True), rootdk.attention(q, k, v, causal=True))
+            try:
+                rootdk.distributed.attention(q.cpu(), k.cpu(), v.cpu())
+                raise AssertionError("a group on nccl took tensors of the CPU")
+            except ValueError as error:
+                assert "on the CPU, which a group on nccl does not send" in str(error)
+            layer_over_ranks(dist.group.WORLD, q, k, v)
+        finally:
+            dist.destroy_process_group()
+
+
 def main():
     print(f"rootdk {rootdk.__version__}, PyTorch {torch.__version__}, binding {_fast.binding}, {os.environ.get('ROOTDK_LIBRARY')}")
     failed = 0

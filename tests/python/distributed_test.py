@@ -218,6 +218,24 @@ def test_without_a_group():
         rootdk.distributed.attention(q, q, q)
 
 
+def test_a_group_that_does_not_send_what_lies_on_the_cpu(monkeypatch):
+    """nccl sends from GPUs alone: said before anything is sent."""
+    with tempfile.TemporaryDirectory() as folder:
+        dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
+        try:
+            monkeypatch.setattr(dist, "get_backend", lambda group=None: "nccl")
+            q = torch.zeros(1, 1, 10, 8)
+            for call in (
+                lambda: rootdk.distributed.attention(q, q, q),
+                lambda: rootdk.distributed.merge_over_ranks(q, q[..., 0].contiguous()),
+            ):
+                with pytest.raises(ValueError, match="on the CPU, which a group on nccl does not send"):
+                    call()
+        finally:
+            monkeypatch.undo()
+            dist.destroy_process_group()
+
+
 def test_shares():
     assert rootdk.distributed.shares("zigzag", 8, 2) == [[(0, 2), (6, 8)], [(2, 4), (4, 6)]]
     with pytest.raises(ValueError, match="layout is 'spiral'"):

@@ -1,5 +1,8 @@
 """Attention in e4m3 from Python: compute="f8e4m3" and quantize_for_attention."""
 
+import pickle
+import sys
+
 import numpy as np
 import pytest
 
@@ -88,6 +91,22 @@ def test_output_types():
     out = np.empty_like(wide)
     assert t.attention(out=out) is out
     np.testing.assert_array_equal(out, wide)
+
+
+def test_a_type_that_numpy_lacks_is_named():
+    t = rootdk.quantize_for_attention(*operands())
+    if "ml_dtypes" not in sys.modules:
+        with pytest.raises(TypeError, match="NumPy has no type bf16.*give out="):
+            t.attention(dtype="bf16")
+    with pytest.raises(ValueError, match="dtype is 'f16', but out is given"):
+        t.attention(dtype="f16", out=np.empty_like(t.attention()))
+
+
+def test_numbers_can_be_kept_in_a_file():
+    t = rootdk.quantize_for_attention(*operands(), causal=True)
+    again = pickle.loads(pickle.dumps(t))
+    assert again.options == {"causal": True} and repr(again) == repr(t)
+    np.testing.assert_array_equal(again.attention(), t.attention())
 
 
 def test_packed_sequences():

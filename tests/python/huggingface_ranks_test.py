@@ -264,6 +264,22 @@ def test_models_that_look_at_the_whole_are_refused(make, reason):
     assert reason in _hf_ranks.refusal(make())
 
 
+def test_a_model_lies_on_one_device_that_its_group_reaches(monkeypatch):
+    split = llama()
+    split.lm_head.to("meta")
+    with tempfile.TemporaryDirectory() as folder:
+        dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=0, world_size=1)
+        try:
+            with pytest.raises(rootdk.UnsupportedError, match="is on cpu, meta; a model that is cut is on one device"):
+                rootdk.huggingface.use(split, group=dist.group.WORLD)
+            monkeypatch.setattr(dist, "get_backend", lambda group=None: "nccl")
+            with pytest.raises(ValueError, match="on the CPU, which a group on nccl does not send"):
+                rootdk.huggingface.use(llama(), group=dist.group.WORLD)
+        finally:
+            monkeypatch.undo()
+            dist.destroy_process_group()
+
+
 def test_without_a_process_group():
     model, _, _ = made(llama)
     with pytest.raises(RuntimeError, match="no process group"):

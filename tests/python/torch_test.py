@@ -166,6 +166,81 @@ def test_out_and_gradients_exclude_each_other():
         rootdk.attention(q, k, v, out=torch.empty(1, 2, 3, 4))
 
 
+def writers():
+    """Functions that write to the memory `out`, by name: through the binding, through ctypes, and beside attention."""
+    q, k, v = tensors((1, 2, 3, 4), (1, 2, 3, 4), (1, 2, 3, 4))
+    numbers = rootdk.quantize_for_attention(q, k, v)
+    return {
+        "the binding": lambda out: rootdk.attention(q, k, v, out=out),
+        "ctypes": lambda out: rootdk.attention(q, k, v, out=out, stats="lse"),
+        "numbers": lambda out: numbers.attention(out=out),
+        "rope": lambda out: rootdk.rope(q, out=out),
+    }
+
+
+@pytest.mark.parametrize("name", writers())
+def test_out_that_requires_a_gradient_is_refused(name):
+    """As functions of PyTorch with out= refuse it."""
+    write = writers()[name]
+    leaf = torch.full((1, 2, 3, 4), 7.0, requires_grad=True)
+    with pytest.raises(ValueError, match="out .*(requires|needs) a gradient"):
+        write(leaf)
+    assert leaf.detach().eq(7).all() and leaf._version == 0
+    with torch.no_grad():
+        write(leaf)
+    assert not leaf.detach().eq(7).any() and leaf.requires_grad and leaf._version > 0
+
+
+@pytest.mark.parametrize("name", writers())
+def test_autograd_notices_out_that_was_written_over(name):
+    out = torch.ones(1, 2, 3, 4)
+    factor = torch.ones(1, 2, 3, 4, requires_grad=True)
+    loss = (factor * out).sum()  # keeps out for the gradient of factor
+    writers()[name](out)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+    view = torch.ones(2, 2, 3, 4)
+    loss = (factor * view[:1]).sum()
+    writers()[name](view[1:])  # of the same memory, as PyTorch counts
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+    with torch.inference_mode():
+        writers()[name](torch.empty(1, 2, 3, 4))
+
+
+@pytest.mark.parametrize("options", [{}, {"causal": True, "softcap": 2.0}, {"dropout": 0.5, "seed": 3}], ids=str)
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_gradients_of_several_outputs_at_once(options, with_bias):
+    """is_grads_batched=True, which vectorised Jacobians use."""
+    q, k, v = tensors((1, 2, 4, 8), (1, 2, 5, 8), (1, 2, 5, 8), grad=True)
+    inputs = [q, k, v]
+    if with_bias:
+        inputs.append(torch.randn(4, 5, generator=torch.Generator().manual_seed(1)).requires_grad_())
+        if "softcap" not in options:
+            options = {**options, "bias": inputs[3]}
+        else:
+            inputs.pop()
+    for stats in (False, "lse"):
+        result = rootdk.attention(q, k, v, stats=stats, **options)
+        out = result.out if stats else result
+        grads = torch.randn(3, *out.shape, generator=torch.Generator().manual_seed(2))
+        together = torch.autograd.grad(out, inputs, grads, is_grads_batched=True, retain_graph=True)
+        alone = [torch.autograd.grad(out, inputs, grad, retain_graph=True) for grad in grads]
+        for i, gradient in enumerate(together):
+            torch.testing.assert_close(gradient, torch.stack([one[i] for one in alone]))
+        if hasattr(torch, "func"):
+            each = torch.vmap(lambda grad: torch.autograd.grad(out, inputs, grad, retain_graph=True))(grads)
+            assert all(torch.equal(a, b) for a, b in zip(each, together))
+    # The backward pass may run in a thread that knows nothing of it, as it does on a GPU.
+    level = torch._C._vmapmode_increment_nesting()
+    batched = torch._add_batch_dim(grads, 0, level)
+    torch._C._vmapmode_decrement_nesting()
+    elsewhere = torch.autograd.grad(out, inputs, batched, retain_graph=True)
+    assert all(torch.equal(torch._remove_batch_dim(a, level, 3, 0), b) for a, b in zip(elsewhere, together))
+    jacobian = functools.partial(torch.autograd.functional.jacobian, lambda q: rootdk.attention(q, k, v, **options), q)
+    torch.testing.assert_close(jacobian(vectorize=True), jacobian())
+
+
 @pytest.mark.parametrize("lengths", [(6, 6), (4, 9), (9, 4), (1, 7)], ids=str)
 @pytest.mark.parametrize("grad", [False, True])
 def test_drop_in_is_causal_from_the_top_left(lengths, grad):

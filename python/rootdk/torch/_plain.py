@@ -11,6 +11,8 @@ from .._arrays import kind_of
 from .._attention import run_backward, run_forward
 from .._params import ATTENTION, DIFFERENTIABLE, TENSORS, Params
 from .._stats import StatsRequest
+from . import _batched
+from ._kernels import WITH_GRADIENT, flatten
 from ._once import differentiable_once
 
 
@@ -59,6 +61,21 @@ class _Attention(torch.autograd.Function):
         return (None, *(gradients.get(name) for name in names))
 
 
+def _batched_gradients(
+    grads: Sequence[Optional[torch.Tensor]],
+    saved: Sequence[Any],
+    params: Params,
+    needed: Tuple[str, ...],
+    target: Optional[str],
+    threads: Optional[int],
+) -> Dict[str, Any]:
+    """_gradients where those of out, lse and entropy are several at once."""
+    flat = flatten(params, StatsRequest(), target, threads, saved[0])
+    needs = [name in needed for name in WITH_GRADIENT]
+    gradients = _batched.backward(_batched.flat_arguments(grads, saved, needs, flat, target))
+    return {name: x for name, x in zip(WITH_GRADIENT, gradients) if name in needed}
+
+
 def _gradients(
     saved: Sequence[Any],
     grads: Sequence[Optional[torch.Tensor]],
@@ -70,11 +87,14 @@ def _gradients(
     """By name. `saved` are q, k, v, out, lse and entropy, `grads` those of out, lse and entropy."""
     q, k, v, out, lse, entropy = saved
     grad_out = torch.zeros_like(out) if grads[0] is None else grads[0]
-    if grad_out.stride(-1) != 1:
-        grad_out = grad_out.contiguous()  # the gradient of a sum repeats one number
-    by_name = {"q": q, "k": k, "v": v, "out": out, "lse": lse, "entropy": entropy}
     upstream = {"out": grad_out, "lse": grads[1], "entropy": grads[2] if entropy is not None else None}
-    gradients = run_backward(kind_of(q, "q"), by_name, upstream, params, needed, target, threads)
+    if _batched.is_batched(grads):
+        gradients = _batched_gradients(tuple(upstream.values()), saved, params, needed, target, threads)
+    else:
+        if grad_out.stride(-1) != 1:
+            upstream["out"] = grad_out.contiguous()  # the gradient of a sum repeats one number
+        by_name = {"q": q, "k": k, "v": v, "out": out, "lse": lse, "entropy": entropy}
+        gradients = run_backward(kind_of(q, "q"), by_name, upstream, params, needed, target, threads)
     if torch.is_grad_enabled():  # create_graph=True
         given = [gradients[name] for name in needed]
         sources = (*grads, q, k, v, *params.tensors.values())

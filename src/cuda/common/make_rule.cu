@@ -19,11 +19,12 @@ int small(std::int64_t value) { return static_cast<int>(value); }
 }  // namespace
 
 std::string refuse_sizes(const AttentionShape& shape, const AttentionParams& params) {
-  std::ostringstream reason;
   const std::int64_t entries = params.logits.relative_table.defined() ? params.logits.relative_table.size(1) : 0;
+  if (std::max({shape.q_len, shape.kv_len, entries}) < kLargestPosition) return {};
+  std::ostringstream reason;  // every call asks: only a refusal is put into words
   if (shape.q_len >= kLargestPosition || shape.kv_len >= kLargestPosition) {
     reason << "q_len " << shape.q_len << " or kv_len " << shape.kv_len << " is not below " << kLargestPosition;
-  } else if (entries >= kLargestPosition) {
+  } else {
     reason << "relative_table has " << entries << " entries, not below " << kLargestPosition;
   }
   return reason.str();

@@ -98,7 +98,8 @@ void launch_backward(const BackwardCall& call, const BackwardChoice& choice) {
   keys.grid = dim3(static_cast<unsigned>(std::min(params.items, device_traits(device).multiprocessors)));
   keys.block = dim3(static_cast<unsigned>(kernel.threads));
   keys.shared_bytes = kernel.shared_bytes;
-  keys.all_resident = choice.order.ring || choice.order.ascending > 0;
+  // A block waits for those of other key tiles. A cooperative launch costs the host more.
+  keys.all_resident = choice.keys.tiles > 1 && (choice.order.ring || choice.order.ascending > 0);
   launch_kernel(keys, maps, params);
 
   if (kernel.queries && params.grad_q.data) {

@@ -94,6 +94,15 @@ Variant choose_variant(const ForwardCall& call, int head_dim) {
   return is_built(head_dim, variant) ? variant : Variant::rich;
 }
 
+// Whether blocks that are free take the next tile: where tiles differ in their work, and a block has more than one. The
+// counter costs a launch.
+bool counts_tiles(const ForwardCall& call, int block_q) {
+  const AttentionShape& s = call.shape;
+  if (!s.packed && !call.params.kv_lengths.defined() && !call.params.causal) return false;
+  const std::int64_t tiles = (s.q_len + block_q - 1) / block_q * s.heads * s.batch;
+  return tiles > device_traits(call.q.device.index).multiprocessors;
+}
+
 template <class Element>
 ForwardKernelHandle kernel_of(int head_dim, Variant variant) {
   switch (head_dim) {
@@ -120,7 +129,7 @@ ForwardChoice choose_forward(const ForwardCall& call) {
   choice.variant = choose_variant(call, head_dim);
   choice.kernel = call.q.dtype == DType::bf16 ? kernel_of<BFloat16>(head_dim, choice.variant)
                                               : kernel_of<Float16>(head_dim, choice.variant);
-  choice.counts_tiles = call.shape.packed || call.params.kv_lengths.defined() || call.params.causal;
+  choice.counts_tiles = counts_tiles(call, choice.kernel.block_q);
   return choice;
 }
 

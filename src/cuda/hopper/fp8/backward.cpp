@@ -2,7 +2,6 @@
 // the e4m3 numbers that the forward pass used, with its output. The mean key is left out of keys and of lse alike: the
 // forward pass multiplied it with q as it was, not with its numbers.
 
-#include <algorithm>
 #include <cstddef>
 #include <span>
 #include <string>
@@ -90,9 +89,7 @@ std::string refusal_of(const Fp8BackwardCall& call) {
   }
   if (!(call.logit_scale > 0)) return text("the scale ", call.logit_scale, " is not positive");
   if (call.saved.k.size(2) == 0 || call.shape.kv_len == 0) return "there are no keys";
-  if (std::max(call.shape.heads, call.shape.batch) > kMostBlocks) {
-    return text("heads ", call.shape.heads, " or batch ", call.shape.batch, " is above ", kMostBlocks);
-  }
+  if (std::string reason = refuse_preparation(call.shape); !reason.empty()) return reason;
   return refuse_layout({{"q", call.saved.q}, {"k", call.saved.k}, {"v", call.saved.v}});
 }
 

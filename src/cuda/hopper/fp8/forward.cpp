@@ -1,6 +1,5 @@
 // Attention in e4m3 on Hopper: q, k and v are prepared in the workspace, then the forward kernel runs on e4m3 products.
 
-#include <algorithm>
 #include <string>
 
 #include "cuda/hopper/forward/choice.h"
@@ -61,10 +60,7 @@ std::string refusal_of(const Fp8ForwardCall& call) {
   if (call.dropout.threshold > 0) return "dropout is not supported";
   if (!(call.logit_scale > 0)) return text("the scale ", call.logit_scale, " is not positive");
   if (call.shape.head_dim % 8 != 0) return text("head_dim ", call.shape.head_dim, " is not a multiple of 8");
-  if (std::max(call.shape.heads, call.shape.batch) > kMostBlocks) {
-    return text("heads ", call.shape.heads, " or batch ", call.shape.batch, " is above ", kMostBlocks);
-  }
-  return {};
+  return refuse_preparation(call.shape);
 }
 
 Fp8Choice choose(const ForwardCall& call) {

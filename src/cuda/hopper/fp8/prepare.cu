@@ -1,7 +1,10 @@
 #include "cuda/hopper/fp8/prepare.h"
 
+#include <algorithm>
+
 #include "cuda/hopper/fp8/prepare.cuh"
 #include "cuda/hopper/fp8/values.cuh"
+#include "cuda/hopper/shared/refusal.h"
 #include "cuda/launch/check.h"
 #include "cuda/launch/kernel.h"
 
@@ -114,6 +117,12 @@ void launch_values(const ForwardCall& call, const ForwardParams& params, const P
 }
 
 }  // namespace
+
+std::string refuse_preparation(const AttentionShape& shape) {
+  constexpr std::int64_t kMostBlocks = 65535;  // of a grid's second and third dimension: heads, sequences
+  if (std::max(shape.heads, shape.batch) <= kMostBlocks) return {};
+  return text("heads ", shape.heads, " or batch ", shape.batch, " is above ", kMostBlocks);
+}
 
 void prepare_fp8(const ForwardCall& call, const ForwardParams& params, const Fp8Workspace& at) {
   const Prepared to = prepared_at(call, at);

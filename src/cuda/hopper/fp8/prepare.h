@@ -6,13 +6,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "core/attention_call.h"
 #include "cuda/hopper/shared/params.h"
 
 namespace rootdk::cuda::hopper {
-
-inline constexpr std::int64_t kMostBlocks = 65535;  // of a grid's second and third dimension: heads, sequences
 
 // Where everything is in the workspace, in bytes from its begin.
 struct Fp8Workspace {
@@ -26,6 +25,9 @@ struct Fp8Workspace {
   int block_kv = 0;  // keys of a tile, which share a scale
   int key_blocks = 0, chunks = 0;
 };
+
+// Why the kernels that prepare cannot be launched for so many heads and batch entries; empty: they can.
+std::string refuse_preparation(const AttentionShape& shape);
 
 Fp8Workspace fp8_workspace(const ForwardCall& call, int head_dim, int block_kv);
 

@@ -188,11 +188,11 @@ def backward_parts(
         for number, call in enumerate(calls):
             with fork.of(number):
                 tensors: Dict[str, Any] = {name: x[:, :, call.rows] for name, x in saved.items() if name not in ("k", "v")}
-                own = [tensors.pop(name) for name in ("q", "out", "lse")]
+                own, out, lse = (tensors.pop(name) for name in ("q", "out", "lse"))
                 k, v = (rows_of(saved[name], call.keys) for name in ("k", "v"))
                 above: Dict[str, Any] = {"grad_" + name: x[:, :, call.rows] for name, x in upstream.items()}
                 found = attention_backward(
-                    above.pop("grad_out"), own[0], k, v, *own[1:], gradients=names, **tensors, **above, **call.options(q.device), **options
+                    above.pop("grad_out"), own, k, v, out, lse, gradients=names, **tensors, **above, **call.options(q.device), **options
                 )
                 fork.hand_over(*found.values())
                 of_q[call.begin] = found["q"]

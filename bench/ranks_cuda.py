@@ -126,12 +126,10 @@ def seconds(body, repeat=5):
     return sorted(times)[repeat // 2]
 
 
-WAYS = {  # name: streams, keys of a run that is packed with its neighbours, whether a run alone is a packed sequence
-    "4 streams": (4, 2048, False),
-    "8 streams": (8, 2048, False),
-    "packed on 4 streams": (4, 2048, True),
-    "in turn": (1, 2048, False),
-    "packed": (1, 1 << 30, False),
+WAYS = {  # name: streams, keys of a run that is packed with its neighbours
+    "streams": (4, 2048),
+    "in turn": (1, 2048),
+    "packed": (1, 1 << 30),
 }
 
 
@@ -154,7 +152,7 @@ def exchange_seconds(cut, gradients, rank, batch):
 
 
 def emulate(length, ranks, way):
-    _device_calls.STREAMS, _device_calls.SHORT_KEYS, _device_calls.PACK_ALONE = WAYS[way]
+    _device_calls.STREAMS, _device_calls.SHORT_KEYS = WAYS[way]
     print(f"{ranks} emulated ranks, {length} tokens, {HEADS} heads over {KV_HEADS}, head_dim {DIM}, bf16, {way}; summed time / one call:")
     for name, options, layout in cases(length):
         q, k, v, grad_out = whole(length, DEVICE)

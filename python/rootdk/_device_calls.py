@@ -15,7 +15,7 @@ from ._attention import attention_backward
 
 SHORT_KEYS = 2048  # runs of so few keys are packed
 FEW_ROWS = 16  # and so are these: a call of so few queries alone goes to the kernels of decoding, whose sums have another order
-PACK_ALONE = False
+_WIDE = 192  # the widest head_dim whose gradients of packed sequences run at full speed
 STREAMS = 4  # 1: calls one after another
 
 
@@ -74,9 +74,10 @@ class Call(NamedTuple):
                 ranges.append((part.k_begin, part.k_end))
         return ranges
 
-    def options(self, device: torch.device) -> Dict[str, Any]:
+    def options(self, device: torch.device, packed: bool = False) -> Dict[str, Any]:
+        """packed: also where there is only one part."""
         window = self.parts[0].window.options()
-        if len(self.parts) == 1 and self.parts[0].rows > FEW_ROWS and not PACK_ALONE:
+        if len(self.parts) == 1 and self.parts[0].rows > FEW_ROWS and not packed:
             return window
         rows, keys = tuple(part.rows for part in self.parts), tuple(part.keys for part in self.parts)
         starts = {"q_starts": _starts(rows, device), "kv_starts": _starts(keys, device)}
@@ -181,6 +182,9 @@ def backward_parts(
     q = saved["q"]
     names = ("q", "k", "v", "sinks") if of_sinks else ("q", "k", "v")
     calls = calls_of(parts, q.shape[0])
+    # The order of sums of a packed sequence needs no block of its call to wait for the last one, so that a call begins while another ends.
+    # The kernels of wide heads have another one.
+    packed = len(calls) > 1 and q.shape[0] == 1 and max(q.shape[3], saved["v"].shape[3]) <= _WIDE
     of_q: Dict[int, torch.Tensor] = {}
     of_keys: List[KeyGradients] = []
     sinks: List[torch.Tensor] = []
@@ -192,7 +196,7 @@ def backward_parts(
                 k, v = (rows_of(saved[name], call.keys) for name in ("k", "v"))
                 above: Dict[str, Any] = {"grad_" + name: x[:, :, call.rows] for name, x in upstream.items()}
                 found = attention_backward(
-                    above.pop("grad_out"), own, k, v, out, lse, gradients=names, **tensors, **above, **call.options(q.device), **options
+                    above.pop("grad_out"), own, k, v, out, lse, gradients=names, **tensors, **above, **call.options(q.device, packed), **options
                 )
                 fork.hand_over(*found.values())
                 of_q[call.begin] = found["q"]

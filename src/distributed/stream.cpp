@@ -11,7 +11,7 @@
 namespace rootdk::distributed {
 namespace {
 
-constexpr std::chrono::microseconds kProgressEvery{100};
+constexpr std::chrono::microseconds kProgressEvery{300};
 
 std::int64_t row_width_bytes(const ConstTensorView& view) {
   return view.size(3) * static_cast<std::int64_t>(size_of(view.dtype));
@@ -207,18 +207,17 @@ void Stream::check_stopped() {
   if (stopped_) throw Stopped();
 }
 
+// The thread shares its core with those who compute: it wakes up only where the transport needs it.
 void Stream::wait_consumed(std::size_t arrival) {
-  while (true) {
-    {
-      std::unique_lock lock(mutex_);
-      if (stopped_) throw Stopped();
-      if (changed_.wait_for(lock, kProgressEvery, [&] { return arrivals_[arrival].consumed || stopped_; })) {
-        if (stopped_) throw Stopped();
-        return;
-      }
-    }
-    transport_.progress();
+  const auto is_over = [&] { return arrivals_[arrival].consumed || stopped_; };
+  std::unique_lock lock(mutex_);
+  while (!changed_.wait_for(lock, kProgressEvery, is_over)) {
+    lock.unlock();
+    const bool again = transport_.progress();
+    lock.lock();
+    if (!again) changed_.wait(lock, is_over);
   }
+  if (stopped_) throw Stopped();
 }
 
 bool Stream::has_room(const Arrival& arrival) const { return arrival.number < released_[arrival.comes] + capacity_; }

@@ -74,9 +74,10 @@ class MpiTransport : public Transport {
     open_.erase(found);
   }
 
-  void progress() override {
+  bool progress() override {
     int there = 0;
     MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, communicator_, &there, MPI_STATUS_IGNORE);
+    return true;
   }
 
  private:
@@ -141,7 +142,7 @@ class MpiTransport : public Transport {
     if (tries < 200) {
       std::this_thread::yield();
     } else {
-      std::this_thread::sleep_for(std::chrono::microseconds(tries < 2000 ? 20 : 200));
+      std::this_thread::sleep_for(std::chrono::microseconds(tries < 400 ? 20 : 200));
     }
   }
 

@@ -133,22 +133,12 @@ WAYS = {  # name: streams, keys of a run that is packed with its neighbours
 }
 
 
-def exchange_seconds(cut, gradients, rank, batch):
+def exchange_seconds(cut, gradients, k):
     """Packing what goes to the others, and adding up what comes."""
-    rows, keys_of = cut.keys[rank], cut.keys_of_calls(batch)
-    count = sum(end - begin for begin, end in rows)
-    totals = [torch.zeros(batch, KV_HEADS, count, DIM, device=DEVICE) for _ in range(2)]
-    most = max(sum(len(ranges) for ranges in keys) for keys in keys_of)
-    received = torch.zeros(2 * most * totals[0].numel(), dtype=torch.bfloat16, device=DEVICE)
-
-    def pack():
-        return torch.cat([x for held in cut.keys for x in _device_exchange.pack_for(held, gradients)])
-
-    def add():
-        for keys in keys_of:
-            _device_exchange.add_parts(totals, rows, keys, received)
-
-    return seconds(pack) + seconds(add)
+    plan, like = cut.sum_plan(1, k.device), distributed.take(k, cut.keys[cut.rank])
+    received = torch.zeros(sum(plan.receive_counts), KV_HEADS * DIM, dtype=k.dtype, device=k.device)
+    packing = seconds(lambda: [_device_exchange.pack(parts, plan, like) for parts in (gradients.k, gradients.v)])
+    return packing + seconds(lambda: [_device_exchange.add_rows(received, plan, like) for _ in "kv"])
 
 
 def emulate(length, ranks, way):
@@ -173,7 +163,7 @@ def emulate(length, ranks, way):
             saved = dict(q=own["q"], k=k, v=v, out=own["out"], lse=lse)
             gradients = _device_ranks.backward_parts(saved, dict(out=own["g"]), parts, cut.options)
             total_backward += seconds(lambda: _device_ranks.backward_parts(saved, dict(out=own["g"]), parts, cut.options))
-            exchange += exchange_seconds(cut, gradients.keys, rank, 1)
+            exchange += exchange_seconds(cut, gradients, k)
         print(
             f"  {name}, {layout}, at most {most} calls: forward {total * 1e3:.2f} / {single * 1e3:.2f} ms = {total / single:.3f}; backward "
             f"{total_backward * 1e3:.2f} / {backward * 1e3:.2f} ms = {total_backward / backward:.3f}, packing and adding {exchange * 1e3:.2f} ms",

@@ -161,17 +161,10 @@ def attend_parts(q: Any, k: Any, v: Any, parts: Sequence[Part], options: Dict[st
     return {"out": out, **stats}
 
 
-class KeyGradients(NamedTuple):
-    """What some rows add to the gradients of k and v, of these ranges of keys one after another."""
-
-    keys: List[Tuple[int, int]]
-    k: torch.Tensor
-    v: torch.Tensor
-
-
 class PartGradients(NamedTuple):
     q: torch.Tensor
-    keys: List[KeyGradients]  # in the order of calls_of()
+    k: List[torch.Tensor]  # what each of calls_of() adds to the gradient of its keys
+    v: List[torch.Tensor]
     sinks: Optional[torch.Tensor]  # f32
 
 
@@ -186,7 +179,8 @@ def backward_parts(
     # The kernels of wide heads have another one.
     packed = len(calls) > 1 and q.shape[0] == 1 and max(q.shape[3], saved["v"].shape[3]) <= _WIDE
     of_q: Dict[int, torch.Tensor] = {}
-    of_keys: List[KeyGradients] = []
+    of_k: List[torch.Tensor] = []
+    of_v: List[torch.Tensor] = []
     sinks: List[torch.Tensor] = []
     with _Fork(q.device, len(calls)) as fork:
         for number, call in enumerate(calls):
@@ -200,9 +194,10 @@ def backward_parts(
                 )
                 fork.hand_over(*found.values())
                 of_q[call.begin] = found["q"]
-                of_keys.append(KeyGradients(call.keys, found["k"], found["v"]))
+                of_k.append(found["k"])
+                of_v.append(found["v"])
                 sinks += [found["sinks"]] if of_sinks else []
     in_order = [of_q[begin] for begin in sorted(of_q)]
     of_all = torch.cat(in_order, 2) if len(in_order) > 1 else in_order[0] if in_order else torch.zeros_like(q)
     total = torch.stack(sinks).sum(0) if sinks else torch.zeros_like(options["sinks"]) if of_sinks else None
-    return PartGradients(of_all, of_keys, total)
+    return PartGradients(of_all, of_k, of_v, total)

@@ -1,13 +1,13 @@
 """What ranks on GPUs send to each other. A group on nccl sends from device to device, others through the memory of the host."""
 
+import functools
 import hashlib
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, TypeVar
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, TypeVar
 
 import torch
 import torch.distributed as dist
 
-from ._device_calls import KeyGradients
-from ._distributed_calls import Ranges, Shares
+from ._distributed_calls import Shares
 
 _T = TypeVar("_T")
 
@@ -35,60 +35,74 @@ def gather(x: torch.Tensor, shares: Shares, group: Any) -> torch.Tensor:
     return whole
 
 
-def _meeting(keys: Sequence[Tuple[int, int]], rows: Ranges) -> Iterator[Tuple[int, int, int]]:
-    """Where ranges of keys meet the rows of a share: (first among the keys, first among the rows, how many)."""
-    of_keys = 0
-    for k_begin, k_end in keys:
-        of_rows = 0
+Keys = Tuple[Tuple[Tuple[int, int], ...], ...]  # the ranges of keys of each call of a rank
+
+
+class SumPlan(NamedTuple):
+    """How gradients of keys, which every rank has a part of, come to the ranks that hold the keys."""
+
+    sent: torch.Tensor  # the rows of this rank's calls, one after another, by the rank that they go to
+    send_counts: List[int]
+    receive_counts: List[int]
+    received: torch.Tensor  # what comes, by the row that it belongs to, and there in order of ranks and calls
+    offsets: torch.Tensor  # where in `received` each of this rank's rows begins
+
+
+def _rows_of(keys: Keys) -> torch.Tensor:
+    ranges = [torch.arange(begin, end) for call in keys for begin, end in call]
+    return torch.cat(ranges or [torch.arange(0)])
+
+
+@functools.lru_cache(maxsize=64)
+def sum_plan(keys_of: Tuple[Keys, ...], shares: Tuple[Tuple[Tuple[int, int], ...], ...], rank: int, device: torch.device) -> SumPlan:
+    """keys_of: the calls of each rank, so that what it sends is known. Kept, since layers and steps repeat it."""
+    total = max((end for rows in shares for _, end in rows), default=0)
+    owner, local = torch.zeros(total, dtype=torch.int64), torch.zeros(total, dtype=torch.int64)
+    for holder, rows in enumerate(shares):
+        at = 0
         for begin, end in rows:
-            first, last = max(begin, k_begin), min(end, k_end)
-            if first < last:
-                yield of_keys + first - k_begin, of_rows + first - begin, last - first
-            of_rows += end - begin
-        of_keys += k_end - k_begin
+            owner[begin:end] = holder
+            local[begin:end] = torch.arange(at, at + end - begin)
+            at += end - begin
+    to = owner[_rows_of(keys_of[rank])]
+    come = [rows[owner[rows] == rank] for rows in map(_rows_of, keys_of)]
+    places = local[torch.cat(come)]
+    count = sum(end - begin for begin, end in shares[rank])
+    each = torch.bincount(places, minlength=count)
+    return SumPlan(
+        torch.sort(to, stable=True)[1].to(device),
+        torch.bincount(to, minlength=len(shares)).tolist(),
+        [len(rows) for rows in come],
+        torch.sort(places, stable=True)[1].to(device),
+        (each.cumsum(0) - each).to(device),
+    )
 
 
-def pack_for(rows: Ranges, gradients: Sequence[KeyGradients]) -> List[torch.Tensor]:
-    """What goes to the rank that holds these rows."""
-    return [
-        x[:, :, first : first + count].flatten()
-        for one in gradients
-        for first, _, count in _meeting(one.keys, rows)
-        for x in (one.k, one.v)
-    ]
+def pack(parts: Sequence[torch.Tensor], plan: SumPlan, like: torch.Tensor) -> torch.Tensor:
+    """What goes to each rank, one rank after another: [rows, batch * heads * columns]."""
+    parts = parts or [like[:, :, :0]]
+    whole = torch.cat(list(parts), 2) if len(parts) > 1 else parts[0]
+    return whole.permute(2, 0, 1, 3).index_select(0, plan.sent).flatten(1)
 
 
-def add_parts(totals: Sequence[torch.Tensor], rows: Ranges, keys: Sequence[Sequence[Tuple[int, int]]], flat: torch.Tensor) -> None:
-    """Adds what a rank sent, whose calls have these keys, to the gradients of k and v of these rows."""
-    at = 0
-    for ranges in keys:
-        for _, first, count in _meeting(ranges, rows):
-            for total in totals:
-                part = total[:, :, first : first + count]
-                part += flat[at : at + part.numel()].view(part.shape)
-                at += part.numel()
+def add_rows(flat: torch.Tensor, plan: SumPlan, like: torch.Tensor) -> torch.Tensor:
+    """The sum of what came for each row, in f32 and in a fixed order, rounded once."""
+    batch, heads, rows, columns = like.shape
+    if flat.shape[0] == 0 or rows == 0:
+        return torch.zeros_like(like)
+    total = torch.nn.functional.embedding_bag(plan.received, flat, plan.offsets, mode="sum")
+    return total.view(rows, batch, heads, columns).permute(1, 2, 0, 3).contiguous()
 
 
-def add_up(
-    gradients: Sequence[KeyGradients], keys_of: Sequence[Sequence[Sequence[Tuple[int, int]]]], shares: Shares, rank: int, group: Any, like: Any
-) -> List[torch.Tensor]:
-    """The gradients of k and v of this rank's keys: the sum of what all ranks have for them, in f32, in order of the ranks.
-    keys_of: the keys of the calls of each rank, so that what it sends is known. like: k and v of this rank."""
-    k, v = like
-    widths = sum(x.shape[0] * x.shape[1] * x.shape[3] for x in like)
-    counts = [sum(count for ranges in keys for _, _, count in _meeting(ranges, shares[rank])) * widths for keys in keys_of]
-    sent = [pack_for(rows, gradients) for rows in shares]
-    send_counts = [sum(x.numel() for x in parts) for parts in sent]
-    flat = torch.cat([x for parts in sent for x in parts] or [k.new_empty(0)])
-    if len(shares) > 1:
+def add_up(parts: Sequence[torch.Tensor], plan: SumPlan, group: Any, like: torch.Tensor) -> torch.Tensor:
+    """The gradient of this rank's keys or values: the sum of the parts of all ranks. parts: those of this rank's calls; like: the keys."""
+    flat = pack(parts, plan, like)
+    if len(plan.send_counts) > 1:
         staged = flat.cpu() if _on_host(group) else flat
-        received = staged.new_empty(sum(counts))
-        dist.all_to_all_single(received, staged, counts, send_counts, group=group)
-        flat = received.to(k.device)
-    totals = [torch.zeros(x.shape, dtype=torch.float32, device=x.device) for x in like]
-    for keys, part in zip(keys_of, flat.split(counts)):
-        add_parts(totals, shares[rank], keys, part)
-    return [total.to(x.dtype) for total, x in zip(totals, like)]
+        received = staged.new_empty((sum(plan.receive_counts), staged.shape[1]))
+        dist.all_to_all_single(received, staged, plan.receive_counts, plan.send_counts, group=group)
+        flat = received.to(like.device)
+    return add_rows(flat, plan, like)
 
 
 def sum_over_ranks(x: torch.Tensor, group: Any) -> torch.Tensor:

@@ -8,7 +8,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tu
 import torch
 
 from ._device_calls import Part, Window, attend_parts, backward_parts, calls_of
-from ._device_exchange import add_up, gather, sum_over_ranks
+from ._device_exchange import SumPlan, add_up, gather, sum_over_ranks, sum_plan
 from ._distributed_calls import Ranges, Shares
 
 OPTIONS = ("causal", "window", "scale", "temperature", "softcap", "sinks", "q_starts", "kv_starts")
@@ -89,9 +89,11 @@ class DeviceCut(NamedTuple):
     def parts(self, rank: int) -> List[Part]:
         return query_parts(self.queries[rank], self.documents, self.window)
 
-    def keys_of_calls(self, batch: int) -> List[List[List[Tuple[int, int]]]]:
-        """[rank][call]: the keys that its rows see."""
-        return [[call.keys for call in calls_of(self.parts(rank), batch)] for rank in range(len(self.queries))]
+    def sum_plan(self, batch: int, device: torch.device) -> SumPlan:
+        """How gradients of k and v come back."""
+        calls = [calls_of(self.parts(rank), batch) for rank in range(len(self.queries))]
+        keys = tuple(tuple(tuple(call.keys) for call in of_rank) for of_rank in calls)
+        return sum_plan(keys, tuple(tuple(tuple(rows) for rows in held) for held in self.keys), self.rank, device)  # type: ignore
 
 
 class DeviceAttention(torch.autograd.Function):
@@ -125,7 +127,8 @@ class DeviceAttention(torch.autograd.Function):
         of_sinks = sinks is not None and ctx.needs_input_grad[5]  # the same on every rank: description()
         all_keys = {**saved, **{name: gather(saved[name], cut.keys, cut.group) for name in ("k", "v")}}
         found = backward_parts(all_keys, upstream, cut.parts(cut.rank), options, of_sinks)
-        grad_k, grad_v = add_up(found.keys, cut.keys_of_calls(q.shape[0]), cut.keys, cut.rank, cut.group, (k, v))
+        plan = cut.sum_plan(q.shape[0], q.device)
+        grad_k, grad_v = (add_up(parts, plan, cut.group, like) for parts, like in ((found.k, k), (found.v, v)))
         grad_sinks = sum_over_ranks(found.sinks, cut.group) if found.sinks is not None else None
         return (None, None, found.q, grad_k, grad_v, grad_sinks)
 

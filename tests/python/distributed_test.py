@@ -257,16 +257,20 @@ def test_calls_of_a_rank_on_a_gpu():
 
 
 def test_gradients_of_keys_come_back_to_their_ranks():
-    """What pack_for() writes for a rank, add_parts() adds at the same rows there."""
-    shares = [[(0, 3), (8, 10)], [(3, 8)]]
-    x = torch.arange(10.0).reshape(1, 1, 10, 1)
-    gradients = [_device_calls.KeyGradients(keys, *(sign * distributed.take(x, keys) for sign in (1, -1))) for keys in ([(2, 9)], [(0, 4), (9, 10)])]
-    for rows in shares:
-        count = sum(end - begin for begin, end in rows)
-        totals = [torch.zeros(1, 1, count, 1) for _ in range(2)]
-        _device_exchange.add_parts(totals, rows, [one.keys for one in gradients], torch.cat(_device_exchange.pack_for(rows, gradients)))
-        times = torch.tensor([1.0, 1, 2, 2, 1, 1, 1, 1, 1, 1]).reshape(1, 1, 10, 1)  # how many of the two have the key
-        assert torch.equal(totals[0], distributed.take(times * x, rows)) and torch.equal(totals[1], -totals[0])
+    shares = (((0, 3), (8, 10)), ((3, 8),), ())
+    calls = ((((2, 9),), ((0, 4), (9, 10))), (((0, 10),),), ())  # of each rank, the keys
+    x = torch.arange(1.0, 11).reshape(1, 1, 10, 1)
+    plans = [_device_exchange.sum_plan(calls, shares, rank, x.device) for rank in range(3)]
+    sent = []
+    for rank, plan in enumerate(plans):
+        parts = [10.0**rank * distributed.take(x, keys) for keys in calls[rank]]
+        sent.append(_device_exchange.pack(parts, plan, x).split(plan.send_counts))
+    times = torch.tensor([11.0, 11, 12, 12, 11, 11, 11, 11, 11, 11]).reshape(1, 1, 10, 1)  # each part by its rank
+    for rank, plan in enumerate(plans):
+        came = [parts[rank] for parts in sent]
+        assert [len(part) for part in came] == plan.receive_counts
+        total = _device_exchange.add_rows(torch.cat(came), plan, distributed.take(x, shares[rank]))
+        assert torch.equal(total, distributed.take(times * x, shares[rank]))
 
 
 def test_ranks_on_gpus_that_disagree_get_the_values():

@@ -11,7 +11,7 @@
 namespace rootdk::distributed {
 namespace {
 
-constexpr std::chrono::microseconds kProgressEvery{300};
+constexpr std::chrono::microseconds kProgressEvery{100};
 
 std::int64_t row_width_bytes(const ConstTensorView& view) {
   return view.size(3) * static_cast<std::int64_t>(size_of(view.dtype));

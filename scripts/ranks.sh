@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Attention over ranks, as make check runs it: random calls on 2, 3, 4 and 8 processes over MPI and over gloo, each with
-# the bits of one rank; then ranks that are killed, 50 times over MPI, 16 times over gloo. Without MPI or PyTorch it says what it skips.
+# the bits of one rank; a million keys over 4 processes; then ranks that are killed, 50 times over MPI, 16 times over gloo. Without MPI or PyTorch it says what it skips.
 # usage: scripts/ranks.sh [CALLS [KILLS]]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -17,6 +17,7 @@ if command -v mpirun >/dev/null && grep -q '^MPI_C_HEADER_DIR:PATH=/' build/CMak
   for ranks in 2 3 4 8; do
     tests/mpi/mpirun.sh mpirun "$ranks" build/tests/mpi_ranks --random "$calls" "$seed" | tail -n "$ranks" | sed 1q
   done
+  tests/mpi/mpirun.sh mpirun 4 build/tests/mpi_ranks --long 1048576 512 | grep -v failures
   tests/mpi/survival.sh mpirun build/tests/mpi_ranks "$kills"
 else
   echo "== ranks: MPI skipped (Debian: libopenmpi-dev openmpi-bin)"

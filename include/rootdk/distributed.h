@@ -38,8 +38,9 @@ class ROOTDK_API Transport {
   virtual Transfer post_receive(int from, void* data, std::size_t bytes) = 0;
   // Returns when the transfer has ended; throws where it fails or takes longer than timeout_seconds.
   virtual void wait(Transfer transfer, double timeout_seconds) = 0;
-  // For libraries that move data only while one of their functions runs; called often while a rank computes.
-  virtual void progress() {}
+  // For libraries that move data only while one of their functions runs: called often while a rank computes, as long as
+  // it returns true.
+  virtual bool progress() { return false; }
 
   // send holds size() messages one after another, message r for rank r; receive likewise, message r from rank r.
   virtual void all_to_all(const void* send, std::span<const std::size_t> send_bytes, void* receive,

@@ -12,7 +12,7 @@ group on gloo or mpi, or on GPUs, with one on nccl (or gloo, through the memory 
 
 import ctypes
 import itertools
-from typing import TYPE_CHECKING, Any, List, Literal, NamedTuple, Optional, Sequence, Tuple, Union, overload
+from typing import TYPE_CHECKING, Any, Dict, List, Literal, NamedTuple, Optional, Sequence, Tuple, Union, overload
 
 import torch
 import torch.distributed as dist
@@ -20,7 +20,8 @@ import torch.distributed as dist
 from . import _abi
 from ._abi import give_arena, take_arena
 from ._arrays import kind_of
-from ._device_ranks import DeviceAttention, DeviceCut, make_cut
+from ._device_exchange import agree
+from ._device_ranks import DeviceAttention, DeviceCut, check_rows, description, make_cut
 from ._distributed_calls import Cut, Range, Ranges, Shares, backward, c_merge_over_ranks, c_shares, forward
 from ._params import ATTENTION, DIFFERENTIABLE, AttentionOptions, Pair, Params, choice, spells_out, whole
 from ._result import AttentionResult
@@ -296,10 +297,8 @@ def attention(
     else:
         keys = None if kv_shares is None else ranks.resolve(kv_shares, k.shape[2], options.get("kv_starts"), causal)
     if q.is_cuda:
-        if map_size is not None or weights is not False:
-            raise NotImplementedError("rootdk: map_size and weights are not served across ranks on a GPU")
-        names = stat_names(stats, ROW_STATS)
-        return _on_device(make_cut(group, ranks.rank, queries, keys, options), names, q, k, v)
+        maps = map_size is not None or weights is not False
+        return _on_device(ranks, queries, keys, stats, maps, q, k, v, options)
     params = Params(options)
     params.read_seed()
     cut = Cut(
@@ -324,10 +323,23 @@ def attention(
     return AttentionResult(results[0], {name: x for name, x in arrays.items() if name != "lse" or name in asked})
 
 
-def _on_device(cut: DeviceCut, asked: Tuple[str, ...], q: Any, k: Any, v: Any) -> Any:
+def _on_device(
+    ranks: _Ranks, queries: Shares, keys: Optional[Shares], stats: Stats, maps: bool, q: Any, k: Any, v: Any, options: Dict[str, Any]
+) -> Any:
     """The same where tensors lie on a GPU."""
+    sinks = options.get("sinks")
+
+    def prepare() -> Tuple[Tuple[DeviceCut, Tuple[str, ...]], Dict[str, Any]]:
+        if maps:
+            raise NotImplementedError("rootdk: map_size and weights are not served across ranks on a GPU")
+        asked = stat_names(stats, ROW_STATS)
+        cut = make_cut(ranks.group, ranks.rank, queries, keys, options)
+        check_rows(cut, q, k, v)
+        return (cut, asked), description(cut, asked, q, k, v, sinks)
+
+    cut, asked = agree(prepare, ranks.group, q.device)
     names = asked if "lse" in asked else ("lse", *asked)
-    results = DeviceAttention.apply(cut, names, q, k, v)
+    results = DeviceAttention.apply(cut, names, q, k, v, sinks)
     arrays = dict(zip(names, results[1:]))
     return AttentionResult(results[0], {name: arrays[name] for name in asked}) if asked else results[0]
 

@@ -38,8 +38,9 @@ class CallerTransport final : public Transport {
     fail(ErrorKind::device, "rank ", rank(), ": a transfer failed or did not end within ", timeout_seconds, " seconds",
          reason());
   }
-  void progress() override {
+  bool progress() override {
     if (functions_.progress) functions_.progress(functions_.user);
+    return functions_.progress != nullptr;
   }
 
  private:

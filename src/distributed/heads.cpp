@@ -118,7 +118,7 @@ class Subgroup : public Transport {
     return whole_.post_receive(ranks_[static_cast<std::size_t>(from)], data, bytes);
   }
   void wait(Transfer transfer, double timeout_seconds) override { whole_.wait(transfer, timeout_seconds); }
-  void progress() override { whole_.progress(); }
+  bool progress() override { return whole_.progress(); }
 
  private:
   Transport& whole_;

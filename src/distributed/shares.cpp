@@ -50,7 +50,7 @@ Shares striped_shares(std::int64_t total, int ranks, std::int64_t run) {
 }
 
 Shares document_shares(ConstTensorView starts, int ranks, bool causal) {
-  constexpr std::int64_t kPortionsOfRank = 8, kSmallest = 64;
+  constexpr std::int64_t kPortionsOfRank = 8, kSmallest = 64, kTile = 128;
   require(starts.defined() && starts.dtype == DType::i32 && starts.rank == 1 && starts.size(0) >= 1 &&
               starts.device.kind == DeviceKind::cpu,
           "document_shares: starts is ", describe(starts), ", expected i32 [documents + 1] on the CPU");
@@ -58,13 +58,17 @@ Shares document_shares(ConstTensorView starts, int ranks, bool causal) {
   const std::int64_t documents = starts.size(0) - 1, total = start(documents);
   check("document_shares", total, ranks);
   const std::int64_t most = std::max(kSmallest, total / (kPortionsOfRank * ranks));
+  // Where portions are long enough, a document is cut between tiles of the kernels, so that no tile is computed in two
+  // halves.
+  const std::int64_t unit = most >= 4 * kTile ? kTile : 1;
   std::vector<Portion> portions;
   for (std::int64_t s = 0; s < documents; ++s) {
     const std::int64_t first = start(s), length = start(s + 1) - start(s);
     require(length >= 0, "document_shares: starts decreases from ", start(s), " to ", start(s + 1), " at ", s + 1);
     const std::int64_t parts = (length + most - 1) / most;
     for (std::int64_t p = 0; p < parts; ++p) {
-      const std::int64_t begin = p * length / parts, end = (p + 1) * length / parts;
+      const std::int64_t begin = p * length / parts / unit * unit;
+      const std::int64_t end = p + 1 == parts ? length : (p + 1) * length / parts / unit * unit;
       const double keys = causal ? 0.5 * static_cast<double>(begin + end + 1) : static_cast<double>(length);
       portions.push_back({{.begin = first + begin, .end = first + end}, static_cast<double>(end - begin) * keys});
     }

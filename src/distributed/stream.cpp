@@ -95,6 +95,8 @@ void Stream::make_hops() {
       Arrival& arrival = arrivals_[hop.arrival];
       arrival.hops.push_back(hops_.size());
       arrival.missing += hop.from >= 0;
+      (hop.from >= 0 ? receives_ : starts_).push_back(hops_.size());
+      if (hop.to >= 0) to_send_[static_cast<std::size_t>(hop.to)].push_back(hops_.size());
       hops_.push_back(std::move(hop));
     }
   }
@@ -165,7 +167,6 @@ void Stream::pack(const StreamPart& part, std::byte* to) const {
 void Stream::issue(std::size_t h) {
   Hop& hop = hops_[h];
   hop.memory = take(bytes_of(hop.part->rows));
-  if (hop.to >= 0) to_send_[static_cast<std::size_t>(hop.to)].push_back(h);
   if (hop.from >= 0) {
     hop.receive = transport_.post_receive(hop.from, hop.memory.data.get(), hop.memory.bytes);
   } else {
@@ -206,18 +207,17 @@ void Stream::check_stopped() {
   if (stopped_) throw Stopped();
 }
 
+// The thread shares its core with those who compute: it wakes up only where the transport needs it.
 void Stream::wait_consumed(std::size_t arrival) {
-  while (true) {
-    {
-      std::unique_lock lock(mutex_);
-      if (stopped_) throw Stopped();
-      if (changed_.wait_for(lock, kProgressEvery, [&] { return arrivals_[arrival].consumed || stopped_; })) {
-        if (stopped_) throw Stopped();
-        return;
-      }
-    }
-    transport_.progress();
+  const auto is_over = [&] { return arrivals_[arrival].consumed || stopped_; };
+  std::unique_lock lock(mutex_);
+  while (!changed_.wait_for(lock, kProgressEvery, is_over)) {
+    lock.unlock();
+    const bool again = transport_.progress();
+    lock.lock();
+    if (!again) changed_.wait(lock, is_over);
   }
+  if (stopped_) throw Stopped();
 }
 
 bool Stream::has_room(const Arrival& arrival) const { return arrival.number < released_[arrival.comes] + capacity_; }
@@ -231,19 +231,39 @@ void Stream::release(std::size_t arrival) {
   }
 }
 
+// Posts what there is room for, and says whether more is left. Receives come first: transports announce them to the
+// sender, on the link that the sends are about to fill.
+bool Stream::issue_all() {
+  bool more = false;
+  for (const bool receives : {true, false}) {
+    const std::vector<std::size_t>& hops = receives ? receives_ : starts_;
+    std::size_t& issued = receives ? receives_issued_ : starts_issued_;
+    while (issued < hops.size() && has_room(arrivals_[hops_[hops[issued]].arrival])) issue(hops[issued++]);
+    more |= issued < hops.size();
+  }
+  return more;
+}
+
+// Whether all parts of an item are there, or on their way from here.
+bool Stream::has_passed(const Arrival& arrival) const {
+  return std::all_of(arrival.hops.begin(), arrival.hops.end(), [&](std::size_t h) { return hops_[h].here; });
+}
+
 void Stream::transfer_all() {
-  std::size_t issued = 0, finished = 0, released = 0;
-  while (finished < hops_.size()) {
+  std::size_t finished = 0, released = 0;  // receives; arrivals
+  bool more = true;
+  while (finished < receives_.size() || more) {
     check_stopped();
-    while (issued < hops_.size() && has_room(arrivals_[hops_[issued].arrival])) issue(issued++);
-    if (finished < issued) {
-      finish(hops_[finished++]);
-    } else {
+    more = issue_all();
+    // Others may wait for what starts here before they send what comes later.
+    const std::size_t next_start = starts_issued_ < starts_.size() ? starts_[starts_issued_] : hops_.size();
+    if (finished < receives_issued_ && receives_[finished] < next_start) {
+      finish(hops_[receives_[finished++]]);
+    } else if (more) {
       wait_consumed(released);
       release(released++);
     }
-    while (released < arrivals_.size() && arrivals_[released].hops.back() < finished && is_consumed(released) &&
-           issued < hops_.size()) {
+    while (more && released < arrivals_.size() && has_passed(arrivals_[released]) && is_consumed(released)) {
       release(released++);
     }
   }

@@ -58,7 +58,9 @@ class Stream {
   void make_hops();
   void transfer();  // the thread
   void transfer_all();
+  bool issue_all();
   void issue(std::size_t hop);
+  bool has_passed(const Arrival& arrival) const;
   void finish(Hop& hop);
   void send_to(int rank);
   bool has_room(const Arrival& arrival) const;
@@ -85,8 +87,10 @@ class Stream {
   std::vector<Hop> hops_;
   std::vector<Arrival> arrivals_;
   std::vector<std::ptrdiff_t> arrival_of_item_;
+  std::vector<std::size_t> receives_, starts_;  // hops that come, and that start here
+  std::size_t receives_issued_ = 0, starts_issued_ = 0;
   std::size_t released_[2] = {};                  // items that only went, and that came
-  std::vector<std::deque<std::size_t>> to_send_;  // [rank]: hops that are issued and not sent, in order
+  std::vector<std::deque<std::size_t>> to_send_;  // [rank]: hops that are not sent yet, in order
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -1,6 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "rootdk/distributed.h"
 #include "support/error_of.h"
 #include "support/tensors.h"
@@ -61,6 +63,22 @@ TEST(Shares, DocumentsAreBalancedByWork) {
     }
     EXPECT_EQ(rows, 9999);
     EXPECT_LT(most, 1.1 * sum / ranks) << ranks;
+  }
+}
+
+// Long documents are cut at multiples of a tile, so that the runs of all ranks have as many tiles as the documents.
+TEST(Shares, DocumentsAreCutBetweenTiles) {
+  const std::vector<std::int32_t> starts = {0, 700, 9700, 9828, 12328, 29328, 29392, 30092};
+  for (const int ranks : {2, 4}) {
+    std::int64_t cuts = 0;
+    for (const auto& share : document_shares(i32_tensor(starts), ranks, true)) {
+      for (const RowRange& range : share) {
+        const auto next = std::upper_bound(starts.begin(), starts.end(), range.begin);
+        EXPECT_EQ((range.begin - *(next - 1)) % 128, 0) << range.begin << " of " << ranks;
+        cuts += range.begin != *(next - 1);
+      }
+    }
+    EXPECT_GT(cuts, 4);
   }
 }
 

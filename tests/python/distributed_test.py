@@ -14,7 +14,7 @@ if not dist.is_available() or not dist.is_gloo_available():
 import torch.multiprocessing as processes  # noqa: E402
 
 import rootdk  # noqa: E402
-from rootdk import _device_ranks  # noqa: E402
+from rootdk import _device_calls, _device_exchange, _device_ranks, distributed  # noqa: E402
 
 LENGTH = 333
 CUTS = dict(key_chunk=64, query_block=48, timeout=120.0)
@@ -120,7 +120,14 @@ GATHERED = [
     (dict(causal=True, window=(500, None)), "striped"),
     (dict(window=(300, 200)), "contiguous"),
     (dict(causal=True, q_starts=STARTS, kv_starts=STARTS), "documents"),
+    (dict(causal=True, sinks=torch.tensor([0.5, -1.0, 2.0, 0.0])), "zigzag"),
 ]
+
+
+def on_device(q, k, v, shares, stats=False, **options):
+    """rootdk.distributed.attention as it is for tensors on a GPU."""
+    ranks = distributed._Ranks.of(None, q)
+    return distributed._on_device(ranks, shares, None, stats, False, q, k, v, options)
 
 
 def gathered(rank, ranks, folder):
@@ -130,14 +137,42 @@ def gathered(rank, ranks, folder):
         q, k, v, grad_out = torch.randn(1, 4, 2000, 32), *(torch.randn(1, 2, 2000, 32) for _ in range(2)), torch.randn(1, 4, 2000, 32)
         held = rootdk.distributed.shares(layout, 2000, ranks, starts=options.get("q_starts"), causal=True)
         own = [rootdk.distributed.take(x, held[rank]).requires_grad_() for x in (q, k, v)]
-        out, _ = _device_ranks.DeviceAttention.apply(_device_ranks.make_cut(None, rank, held, None, options), ("lse",), *own)
-        (out * rootdk.distributed.take(grad_out, held[rank])).sum().backward()
+        learned = [options["sinks"].clone().requires_grad_() if "sinks" in options else None for _ in range(2)]
+        result = on_device(*own, held, "lse", **{**options, "sinks": learned[0]})
+        (result.out * rootdk.distributed.take(grad_out, held[rank])).sum().backward()
         one = [x.requires_grad_() for x in (q, k, v)]
-        expected = rootdk.attention(*one, **options)
-        (expected * grad_out).sum().backward()
-        assert torch.equal(rootdk.distributed.take(expected, held[rank]), out), (layout, options)
+        expected = rootdk.attention(*one, stats="lse", **{**options, "sinks": learned[1]})
+        (expected.out * grad_out).sum().backward()
+        assert torch.equal(rootdk.distributed.take(expected.out, held[rank]), result.out), (layout, options)
+        assert torch.equal(rootdk.distributed.take(expected.lse, held[rank]), result.lse), (layout, options)
         for a, b in zip(one, own):
             assert torch.allclose(rootdk.distributed.take(a.grad, held[rank]), b.grad, atol=2e-5), (layout, options)
+        if "sinks" in options:
+            assert torch.allclose(learned[1].grad, learned[0].grad, atol=1e-4), (learned[1].grad, learned[0].grad)
+
+
+def disagree_on_devices(rank, ranks, folder):
+    last = rank == ranks - 1
+    held = rootdk.distributed.shares("contiguous", 20, ranks)
+    other = [[(0, 8)], [(8, 20)]]
+    zeros = torch.zeros
+    for message, width, rows, options in (
+        ("head_dim is 8 on rank 0 but 16 on rank 1", 16 if last else 8, held, {}),
+        ("scale is 0.25 on rank 0 but 0.5 on rank 1", 8, held, dict(scale=0.5 if last else 0.25)),
+        ("softcap is not given on rank 0 but is 3.0 on rank 1", 8, held, dict(softcap=3.0) if last else {}),
+        ("stats is \\(\\) on rank 0 but \\('lse',\\) on rank 1", 8, held, dict(stats="lse") if last else {}),
+        ("shares of the queries is .* on rank 0 but .*8.* on rank 1", 8, other if last else held, {}),
+        ("a gradient of sinks is needed is False on rank 0 but True on rank 1", 8, held, dict(sinks=zeros(1, requires_grad=last))),
+        ("dropout is not served across ranks on a GPU", 8, held, dict(dropout=0.5) if last else {}),
+    ):
+        q = zeros(1, 1, sum(end - begin for begin, end in rows[rank]), width)
+        with pytest.raises((ValueError, NotImplementedError), match=message):
+            on_device(q, q, q, rows, **options)
+    q = zeros(1, 1, 7 if last else 10, 8)
+    with pytest.raises(ValueError, match="q has 7 rows on rank 1, whose share has 10"):
+        on_device(q, q, q, held)
+    q = zeros(1, 1, 10, 8)
+    assert on_device(q, q, q, held).shape == q.shape  # the group serves on
 
 
 def work(rank, ranks, body, folder):
@@ -202,6 +237,44 @@ def test_the_way_of_a_gpu():
     run(3, gathered)
     with pytest.raises(NotImplementedError, match="dropout is not served across ranks on a GPU"):
         _device_ranks.make_cut(None, 0, [[(0, 8)]], None, dict(causal=True, dropout=0.5))
+
+
+def test_calls_of_a_rank_on_a_gpu():
+    part, window = _device_calls.Part, _device_calls.Window(None, 0)
+    long, short = part(4096, 8192, 0, 8192, window), part(0, 100, 0, 100, window)
+    calls = _device_calls.calls_of([short, part(100, 110, 100, 110, window), part(3000, 3100, 200, 3100, window), long], 1)
+    assert [(call.rows, call.keys) for call in calls] == [
+        (slice(210, 4306), [(0, 8192)]),  # the most keys first
+        (slice(110, 210), [(200, 3100)]),
+        (slice(0, 110), [(0, 110)]),  # short ones side by side are packed, and keys that touch are not copied
+    ]
+    packed = calls[2].options(torch.device("cpu"))
+    assert packed["q_starts"].tolist() == packed["kv_starts"].tolist() == [0, 100, 110]
+    assert calls[0].options(torch.device("cpu")) == dict(causal=True)
+    assert len(_device_calls.calls_of([short, short], 2)) == 2  # packed sequences have no batch
+    few = _device_calls.calls_of([part(8000, 8010, 0, 8010, window)], 1)[0]
+    assert few.options(torch.device("cpu"))["kv_starts"].tolist() == [0, 8010]
+
+
+def test_gradients_of_keys_come_back_to_their_ranks():
+    shares = (((0, 3), (8, 10)), ((3, 8),), ())
+    calls = ((((2, 9),), ((0, 4), (9, 10))), (((0, 10),),), ())  # of each rank, the keys
+    x = torch.arange(1.0, 11).reshape(1, 1, 10, 1)
+    plans = [_device_exchange.sum_plan(calls, shares, rank, x.device) for rank in range(3)]
+    sent = []
+    for rank, plan in enumerate(plans):
+        parts = [10.0**rank * distributed.take(x, keys) for keys in calls[rank]]
+        sent.append(_device_exchange.pack(parts, plan, x).split(plan.send_counts))
+    times = torch.tensor([11.0, 11, 12, 12, 11, 11, 11, 11, 11, 11]).reshape(1, 1, 10, 1)  # each part by its rank
+    for rank, plan in enumerate(plans):
+        came = [parts[rank] for parts in sent]
+        assert [len(part) for part in came] == plan.receive_counts
+        total = _device_exchange.add_rows(torch.cat(came), plan, distributed.take(x, shares[rank]))
+        assert torch.equal(total, distributed.take(times * x, shares[rank]))
+
+
+def test_ranks_on_gpus_that_disagree_get_the_values():
+    run(2, disagree_on_devices)
 
 
 def test_ranks_that_disagree_get_the_values():

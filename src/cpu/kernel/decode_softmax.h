@@ -142,11 +142,19 @@ class TileSoftmax {
     Vec rows[8];
     unrolled<kRows>([&](int i) __attribute__((always_inline)) {
       float* row = scores + i * KeyTile::kKeys;
-      if (scaled_) multiply(row, tile, tile.k_scales, query_scale(first + i));
-      rows[i] = S::max(S::load(row), S::load(row + kWidth));
-      for (int v = 2; v < kVectors; ++v) rows[i] = S::max(rows[i], S::load(row + v * kWidth));
+      Vec largest[2] = {S::set1(kMinusInfinity), S::set1(kMinusInfinity)};
+      const Vec by = S::set1(query_scale(first + i));
+      for (int v = 0; v < kVectors; ++v) {
+        Vec score = S::load(row + v * kWidth);
+        if (scaled_) {
+          score = S::mul(score, S::mul(scales_of(tile.k_scales, v), by));
+          S::store(row + v * kWidth, score);
+        }
+        largest[v % 2] = v < 2 ? score : S::max(largest[v % 2], score);
+      }
+      rows[i] = S::max(largest[0], largest[1]);
     });
-    unrolled<8 - kRows>([&](int i) __attribute__((always_inline)) { rows[kRows + i] = rows[0]; });
+    unrolled<8 - kRows>([&](int i) __attribute__((always_inline)) { rows[kRows + i] = rows[i]; });
     const Vec before = S::load_first(state.max + first, kRows);
     const Vec here = S::mul(S::reduce_eight(rows, [](Vec a, Vec b) { return S::max(a, b); }), scale);
     const Vec after = S::select_less(before, here, here, before);

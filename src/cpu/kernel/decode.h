@@ -163,7 +163,22 @@ class DecodeKernel : ManyRows<Product> {
   void attend(int b, const KeyTile& tile, const KeyTile& ahead) {
     score(b, tile, ahead);
     float factors[kRowBlock] = {1.0f, 1.0f, 1.0f, 1.0f}, restores[kRowBlock] = {1.0f, 1.0f, 1.0f, 1.0f};
-    const bool all_seen = weigh(b, tile, factors, restores);
+    bool all_seen = true;
+    const bool done = softmax_of_four(b, tile, factors, restores);
+    for (int i = 0; i < kRowBlock && !done; ++i) {
+      const int r = b * kRowBlock + i;
+      TileVectors weights;
+      for (Vec& w : weights) w = Simd::zero();
+      if (r < block_.row_count) {
+        const bool sees_all = sees_whole(r, tile), plain = !rule_.transforms && !block_.state.weighted;
+        all_seen = all_seen && sees_all;
+        float* row = scratch_.scores + i * KeyTile::kKeys;
+        factors[i] = sees_all && plain && !careful_ ? plain_softmax(r, tile, row, weights)
+                                                    : softmax(r, tile, sees_all, row, weights);
+      }
+      restores[i] = Product::store_weights(scratch_.queries[b], weights, scratch_.weights + i * KeyTile::kKeys,
+                                           kRowBlock * KeyTile::kKeys);
+    }
     const Values values{tile, ahead, scratch_.weights, factors, restores, block_.value_dim};
     if ((all_seen && !careful_) || is_finite(tile)) {
       Product::add_values(scratch_.queries[b], values, block_.state, b * kRowBlock);
@@ -172,36 +187,23 @@ class DecodeKernel : ManyRows<Product> {
     }
   }
 
-  // Scores become weights of the product's type. Returns whether all rows see the whole tile.
-  bool weigh(int b, const KeyTile& tile, float (&factors)[kRowBlock], float (&restores)[kRowBlock]) {
-    const int first = b * kRowBlock;
-    const bool plain = !rule_.transforms && !block_.state.weighted && !careful_;
-    auto store = [&](int i, const TileVectors& weights) __attribute__((always_inline)) {
-      restores[i] = Product::store_weights(scratch_.queries[b], weights, scratch_.weights + i * KeyTile::kKeys,
-                                           kRowBlock * KeyTile::kKeys);
-    };
-    if constexpr (Base::template reduces_eight<Simd>()) {
-      if (plain && first + kRowBlock <= block_.row_count && sees_whole(first, tile) &&
-          sees_whole(first + kRowBlock - 1, tile)) {
-        this->template plain_softmax_of_rows<Simd, kRowBlock>(first, scratch_.scores, tile, factors, store);
-        return true;
+  // One softmax for the four rows of a block, where they see the whole tile and nothing but the scale is between score
+  // and logit; false where that is not so.
+  bool softmax_of_four(int b, const KeyTile& tile, float (&factors)[kRowBlock], float (&restores)[kRowBlock]) {
+    if constexpr (Base::template reduces_eight<Simd>() && !requires { Product::kRowByRow; }) {
+      const int first = b * kRowBlock, last = first + kRowBlock - 1;
+      if (rule_.transforms || block_.state.weighted || careful_ || last >= block_.row_count ||
+          !sees_whole(first, tile) || !sees_whole(last, tile)) {
+        return false;
       }
+      this->template plain_softmax_of_rows<Simd, kRowBlock>(
+          first, scratch_.scores, tile, factors, [&](int i, const TileVectors& weights) {
+            restores[i] = Product::store_weights(scratch_.queries[b], weights, scratch_.weights + i * KeyTile::kKeys,
+                                                 kRowBlock * KeyTile::kKeys);
+          });
+      return true;
     }
-    bool all_seen = true;
-    for (int i = 0; i < kRowBlock; ++i) {
-      const int r = first + i;
-      TileVectors weights;
-      for (Vec& w : weights) w = Simd::zero();
-      if (r < block_.row_count) {
-        const bool sees_all = sees_whole(r, tile);
-        all_seen = all_seen && sees_all;
-        float* row = scratch_.scores + i * KeyTile::kKeys;
-        factors[i] =
-            sees_all && plain ? plain_softmax(r, tile, row, weights) : softmax(r, tile, sees_all, row, weights);
-      }
-      store(i, weights);
-    }
-    return all_seen;
+    return false;
   }
 
   void score(int b, const KeyTile& tile, const KeyTile& ahead) {

@@ -179,6 +179,46 @@ TEST(Amx, EmulatedTilesCarryRowsWithTheBitsOfOneCall) {
   }
 }
 
+// What keys get from their queries has the same bits wherever keys are cut, as ranks cut them: whether a mask cuts a
+// group of rows depends on the cut, the exponential does not.
+TEST(Amx, EmulatedGradientsOfKeysHaveTheSameBitsForAnyCut) {
+  if (!cpu::processor().avx512bf16) GTEST_SKIP() << "this processor has no avx512_bf16";
+  constexpr std::int64_t kLen = 150, kDim = 32;
+  const AttentionCase problem =
+      make_case({.name = "amx_cut_keys", .heads = 1, .kv_heads = 1, .q_len = kLen, .kv_len = kLen, .head_dim = kDim},
+                DType::bf16);
+  const ConstTensorView q = problem.q.view(), k = problem.k.view(), v = problem.v.view();
+  const AttentionParams params{.causal = true};
+  Outputs forward(problem);
+  cpu::run_forward(make_forward_call(q, k, v, forward.out, params, {.lse = forward.lse}, {}),
+                   cpu::emulated_amx_kernels());
+  // Masses of the keys, and their gradients as f32 numbers.
+  const auto run = [&](std::int64_t cut) {
+    std::vector<float> all;
+    for (std::int64_t key = 0; key < kLen; key += cut) {
+      const std::int64_t end = std::min(key + cut, kLen);
+      Tensor dk(DType::bf16, {1, 1, end - key, kDim}), dv(DType::bf16, {1, 1, end - key, kDim});
+      Tensor mass(DType::f32, {1, 1, end - key});
+      BackwardCall call = make_backward_call(
+          {.q = q, .k = k.slice(2, key, end), .v = v.slice(2, key, end), .out = forward.out, .lse = forward.lse},
+          {.out = q}, {.k = dk, .v = dv, .column_mass = mass}, params, {});
+      call.shape.origin = {.is_tile = true, .key = key, .first_position = -key};
+      cpu::run_backward(call, cpu::emulated_amx_backward_kernels());
+      for (std::int64_t i = 0; i < end - key; ++i) {
+        all.push_back(mass.values<float>()[static_cast<std::size_t>(i)]);
+        for (std::size_t d = 0; d < kDim; ++d) {
+          const std::size_t at = static_cast<std::size_t>(i) * kDim + d;
+          all.push_back(static_cast<float>(dk.values<BFloat16>()[at]));
+          all.push_back(static_cast<float>(dv.values<BFloat16>()[at]));
+        }
+      }
+    }
+    return all;
+  };
+  const std::vector<float> whole = run(kLen);
+  for (const std::int64_t cut : {19, 40, 64, 75}) EXPECT_EQ(run(cut), whole) << "runs of " << cut << " keys";
+}
+
 // Several blocks of queries and keys: in one pass, and under a limit once for the keys and once for the queries.
 TEST(Amx, EmulatedGradientsHaveTheSameBitsForAnyWorkspaceAndThreads) {
   if (!cpu::processor().avx512bf16) GTEST_SKIP() << "this processor has no avx512_bf16";

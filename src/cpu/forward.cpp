@@ -300,16 +300,20 @@ void ForwardRun::attend_block(Worker& worker, const BatchHead& batch_head, std::
     block.pooled.sums = between_.sums + offset * block.pooled.segments;
     block.pooled.maxima = between_.maxima + offset * block.pooled.segments;
   }
-  if (call_.carried.defined()) carry(block, first_row);
+  if (call_.carried.defined()) carry(worker, block, first_row);
   if (block.first_keys) reset(block);
   if (plan_.head_tasks && plan_.tiles == 1) block.soon = soon_needed(block, round, block_number);
   kernels_.forward_block(block);
-  if (round.tile_end < plan_.tiles || (call_.carried.defined() && !call_.carried.last)) return;
+  if (call_.carried.defined() && !call_.carried.last) return keep_carried(block, first_row);
+  if (round.tile_end < plan_.tiles) return;
   finish(worker, block, batch_head, first_row);
 }
 
+// Kernels that read and write out in whole groups of rows need a copy: rows past the last one belong to others.
+bool ForwardRun::copies_carried() const { return plan_.sizes.geometry.left_rows > 1; }
+
 // The block goes on from where the call before has left its rows. Such a call packs all its keys at once.
-void ForwardRun::carry(ForwardBlock& block, std::int64_t first_row) const {
+void ForwardRun::carry(const Worker& worker, ForwardBlock& block, std::int64_t first_row) const {
   const CarriedRows& carried = call_.carried;
   block.state = {.max = carried.max + first_row,
                  .sum = carried.sum + first_row,
@@ -318,6 +322,23 @@ void ForwardRun::carry(ForwardBlock& block, std::int64_t first_row) const {
                  .out = carried.out + first_row * carried.out_stride,
                  .out_stride = carried.out_stride};
   block.first_keys = carried.first;
+  if (!copies_carried()) return;
+  const float* from = block.state.out;
+  block.state.out = worker.state.out;
+  block.state.out_stride = worker.state.out_stride;
+  for (std::int64_t r = 0; r < block.row_count && !carried.first; ++r) {
+    std::copy_n(from + r * carried.out_stride, call_.shape.value_dim, block.state.out + r * block.state.out_stride);
+  }
+}
+
+// Leaves the rows to the next call.
+void ForwardRun::keep_carried(const ForwardBlock& block, std::int64_t first_row) const {
+  if (!copies_carried()) return;
+  const CarriedRows& carried = call_.carried;
+  for (std::int64_t r = 0; r < block.row_count; ++r) {
+    std::copy_n(block.state.out + r * block.state.out_stride, call_.shape.value_dim,
+                carried.out + (first_row + r) * carried.out_stride);
+  }
 }
 
 // For short sequences: what this block writes, and its share of the memory that the next batch head needs.

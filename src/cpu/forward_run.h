@@ -74,7 +74,9 @@ class ForwardRun {
   void set_queries(const Worker& worker, ForwardBlock& block) const;
   void pack_queries(const Worker& worker, ForwardBlock& block) const;
   bool in_place(const ForwardBlock& block) const;
-  void carry(ForwardBlock& block, std::int64_t first_row) const;
+  bool copies_carried() const;
+  void carry(const Worker& worker, ForwardBlock& block, std::int64_t first_row) const;
+  void keep_carried(const ForwardBlock& block, std::int64_t first_row) const;
   void reset(const ForwardBlock& block) const;
   void finish(const Worker& worker, const ForwardBlock& block, const BatchHead& batch_head, std::int64_t first_row);
 

@@ -38,8 +38,7 @@ ForwardImplementation forward_implementation() {
             auto answer = accept_unless<ForwardCall>(
                 refuse_tensors(targets()[I], call.q, call.shape, call.params.score),
                 [](const ForwardCall& accepted) { run_forward(accepted, targets()[I].kernels()); });
-            // Tiles of AMX load and store rows past the last one, which belong to others where rows are carried.
-            answer.carries_rows = answer.refusal.empty() && targets()[I].name != "amx";
+            answer.carries_rows = answer.refusal.empty();
             return answer;
           }};
 }

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "conformance/cases.h"
 #include "conformance/conformance.h"
@@ -124,6 +126,97 @@ TEST(Amx, EmulatedTilesGiveTheSameBitsForAnyWorkspaceAndThreads) {
       }
     }
   }
+}
+
+// Rows that are carried from chunk to chunk have the bits of one call, and the memory behind the last of them is left
+// alone: 150 rows are no whole number of tiles, and those of value_dim 40 no whole number of panels.
+TEST(Amx, EmulatedTilesCarryRowsWithTheBitsOfOneCall) {
+  if (!cpu::processor().avx512bf16) GTEST_SKIP() << "this processor has no avx512_bf16";
+  constexpr std::int64_t kRows = 150, kKeys = 2600, kChunk = 1024, kStride = 64;
+  constexpr float kUntouched = 12345.0f;
+  for (const std::int64_t value_dim : {40, 64}) {
+    for (const std::int64_t window : {-1, 900}) {
+      const AttentionCase problem = make_case({.name = "amx_carried",
+                                               .batch = 1,
+                                               .heads = 1,
+                                               .kv_heads = 1,
+                                               .q_len = kRows,
+                                               .kv_len = kKeys,
+                                               .head_dim = 64,
+                                               .value_dim = value_dim},
+                                              DType::bf16);
+      const AttentionParams params{.causal = true, .window_left = window};
+      Outputs wanted(problem), actual(problem);
+      cpu::run_forward(make_forward_call(problem.q.view(), problem.k.view(), problem.v.view(), wanted.out, params,
+                                         {.lse = wanted.lse, .entropy = wanted.entropy}, {}),
+                       cpu::emulated_amx_kernels());
+      std::vector<float> max(kRows + 1, kUntouched), sum = max, weighted = max, squares = max;
+      std::vector<float> out((kRows + 32) * kStride, kUntouched);
+      for (std::int64_t key = 0; key <= kKeys; key += kChunk) {
+        const bool last = key + kChunk > kKeys;
+        const std::int64_t end = std::min(key + kChunk, kKeys);
+        ForwardCall call = make_forward_call(problem.q.view(), problem.k.view().slice(2, key, end),
+                                             problem.v.view().slice(2, key, end), actual.out, params,
+                                             {.lse = actual.lse, .entropy = actual.entropy}, {});
+        call.shape.origin = {.is_tile = true, .key = key, .first_position = kKeys - kRows - key};
+        call.carried = {.max = max.data(),
+                        .sum = sum.data(),
+                        .weighted = weighted.data(),
+                        .squares = squares.data(),
+                        .out = out.data(),
+                        .out_stride = kStride,
+                        .first = key == 0,
+                        .last = last};
+        cpu::run_forward(call, cpu::emulated_amx_kernels());
+      }
+      for (auto tensor : {&Outputs::out, &Outputs::lse, &Outputs::entropy}) {
+        EXPECT_EQ(std::memcmp((actual.*tensor).view().data, (wanted.*tensor).view().data, (wanted.*tensor).bytes()), 0)
+            << "value_dim " << value_dim << ", window " << window;
+      }
+      for (const auto* rows : {&max, &sum, &weighted, &squares}) EXPECT_EQ(rows->back(), kUntouched);
+      for (std::size_t i = kRows * kStride; i < out.size(); ++i) ASSERT_EQ(out[i], kUntouched) << i;
+    }
+  }
+}
+
+// What keys get from their queries has the same bits wherever keys are cut, as ranks cut them: whether a mask cuts a
+// group of rows depends on the cut, the exponential does not.
+TEST(Amx, EmulatedGradientsOfKeysHaveTheSameBitsForAnyCut) {
+  if (!cpu::processor().avx512bf16) GTEST_SKIP() << "this processor has no avx512_bf16";
+  constexpr std::int64_t kLen = 150, kDim = 32;
+  const AttentionCase problem =
+      make_case({.name = "amx_cut_keys", .heads = 1, .kv_heads = 1, .q_len = kLen, .kv_len = kLen, .head_dim = kDim},
+                DType::bf16);
+  const ConstTensorView q = problem.q.view(), k = problem.k.view(), v = problem.v.view();
+  const AttentionParams params{.causal = true};
+  Outputs forward(problem);
+  cpu::run_forward(make_forward_call(q, k, v, forward.out, params, {.lse = forward.lse}, {}),
+                   cpu::emulated_amx_kernels());
+  // Masses of the keys, and their gradients as f32 numbers.
+  const auto run = [&](std::int64_t cut) {
+    std::vector<float> all;
+    for (std::int64_t key = 0; key < kLen; key += cut) {
+      const std::int64_t end = std::min(key + cut, kLen);
+      Tensor dk(DType::bf16, {1, 1, end - key, kDim}), dv(DType::bf16, {1, 1, end - key, kDim});
+      Tensor mass(DType::f32, {1, 1, end - key});
+      BackwardCall call = make_backward_call(
+          {.q = q, .k = k.slice(2, key, end), .v = v.slice(2, key, end), .out = forward.out, .lse = forward.lse},
+          {.out = q}, {.k = dk, .v = dv, .column_mass = mass}, params, {});
+      call.shape.origin = {.is_tile = true, .key = key, .first_position = -key};
+      cpu::run_backward(call, cpu::emulated_amx_backward_kernels());
+      for (std::int64_t i = 0; i < end - key; ++i) {
+        all.push_back(mass.values<float>()[static_cast<std::size_t>(i)]);
+        for (std::size_t d = 0; d < kDim; ++d) {
+          const std::size_t at = static_cast<std::size_t>(i) * kDim + d;
+          all.push_back(static_cast<float>(dk.values<BFloat16>()[at]));
+          all.push_back(static_cast<float>(dv.values<BFloat16>()[at]));
+        }
+      }
+    }
+    return all;
+  };
+  const std::vector<float> whole = run(kLen);
+  for (const std::int64_t cut : {19, 40, 64, 75}) EXPECT_EQ(run(cut), whole) << "runs of " << cut << " keys";
 }
 
 // Several blocks of queries and keys: in one pass, and under a limit once for the keys and once for the queries.

@@ -65,9 +65,9 @@ Schedule random_schedule(std::uint64_t seed) {
   Schedule s{.seed = seed, .dtype = kTypes[seed % 3]};
   s.cache = random() % 3 == 0 ? kCaches[random() % 3] : s.dtype;
   s.kv_heads = pick(1, 2, 3);
-  s.group = pick(1, 2, 3, 4, 7);
-  s.head_dim = pick(4, 16, 20, 32, 64, 72, 128);
-  s.value_dim = pick(1, 8, 24, 64, 80);
+  s.group = pick(1, 2, 3, 4, 7, 8);
+  s.head_dim = pick(4, 16, 20, 32, 64, 72, 96, 128);
+  s.value_dim = pick(1, 8, 24, 64, 80, 128);
   s.page_size = pick(0, 16, 16, 32, 48, 256);
   s.len = seed % 50 == 7 ? 1000 + pick(20, 24, 25, 70, 1100) : pick(1, 7, 16, 31, 33, 65, 100, 130);
   s.most = s.len > 1000 ? pick(200, 700, 1100) : pick(1, 2, 5, 17, 60, 130);

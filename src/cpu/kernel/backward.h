@@ -218,10 +218,11 @@ class BackwardKernel {
       float* dp = dp_row(r) + run.first;
       const int64_t first_key = keys_.begin + run.first;
       if (is_special) {
-        special_gradient({scores, first_key, run.keys, run.columns}, dp, tile_, row, scratch_.slopes, scratch_.numbers);
+        special_gradient<Gemm>({scores, first_key, run.keys, run.columns}, dp, tile_, row, scratch_.slopes,
+                               scratch_.numbers);
         continue;
       }
-      plain_gradient(scores, dp, run.columns, row, rule_.scale);
+      plain_gradient<Gemm>(scores, dp, run.columns, row, rule_.scale);
       if (row.column_mass) {
         add_row(row.column_mass + first_key * tile_.mass_stride, tile_.mass_stride, scores, run.keys);
       }

@@ -13,13 +13,25 @@
 namespace rootdk::cpu {
 namespace {
 
+// The exponential of a target's products. Rows have the same one with masks and without: which rows a mask cuts depends
+// on where keys are cut, and results do not.
+template <class Gemm>
+inline Vec exponential_of(Vec x) {
+  if constexpr (requires { Gemm::exponential(x); }) {
+    return Gemm::exponential(x);
+  } else {
+    return exp2(x);
+  }
+}
+
 // Both rows in place: scores become weights, dP becomes ds. Every key of the row is visible, and the logit is
 // the score times the scale.
+template <class Gemm>
 inline void plain_gradient(float* scores, float* dp, int columns, const BackwardRow& row, float scale) {
   const Vec factor = Simd::set1(scale), offset = Simd::set1(-row.lse), dot = Simd::set1(row.dot);
   for (int t = 0; t < columns; t += kPairOfVectors) {
-    const Vec p0 = exp2(Simd::fma(Simd::load(scores + t), factor, offset));
-    const Vec p1 = exp2(Simd::fma(Simd::load(scores + t + kWidth), factor, offset));
+    const Vec p0 = exponential_of<Gemm>(Simd::fma(Simd::load(scores + t), factor, offset));
+    const Vec p1 = exponential_of<Gemm>(Simd::fma(Simd::load(scores + t + kWidth), factor, offset));
     Simd::store(scores + t, p0);
     Simd::store(scores + t + kWidth, p1);
     Simd::store(dp + t, Simd::mul(p0, Simd::sub(Simd::load(dp + t), dot)));
@@ -28,14 +40,15 @@ inline void plain_gradient(float* scores, float* dp, int columns, const Backward
 }
 
 // The same for masked rows: a weight of zero, which a mask leaves, is not multiplied by dP.
+template <class Gemm>
 inline void masked_gradient(float* logits, float* dp, int columns, const BackwardRow& row, float scale) {
   const Vec factor = Simd::set1(scale), offset = Simd::set1(-row.lse);
   const Vec dot = Simd::set1(row.dot + row.grad_entropy * row.entropy);
-  const Vec entropy = Simd::set1(-row.grad_entropy * kLn2), smallest = Simd::set1(0x1p-126f);
+  const Vec entropy = Simd::set1(-row.grad_entropy * kLn2), smallest = Simd::set1(0x1p-149f);
   for (int t = 0; t < columns; t += kWidth) {
-    const Vec x = clamp_exponent(Simd::fma(Simd::load(logits + t), factor, offset));
-    const Vec p = exp2_of_clamped(x);
-    const Vec inner = Simd::fma(entropy, x, Simd::sub(Simd::load(dp + t), dot));
+    const Vec x = Simd::fma(Simd::load(logits + t), factor, offset);
+    const Vec p = exponential_of<Gemm>(x);
+    const Vec inner = Simd::fma(entropy, clamp_exponent(x), Simd::sub(Simd::load(dp + t), dot));
     Simd::store(logits + t, p);
     Simd::store(dp + t, Simd::select_less(p, smallest, Simd::zero(), Simd::mul(p, inner)));
   }
@@ -114,6 +127,7 @@ inline void add_parameter_gradients(const ScoreRow& ds, const BackwardTile& tile
 }
 
 // Scores and dP of a row that needs more than scale and exponential. slopes and numbers have room for a row.
+template <class Gemm>
 inline void special_gradient(const ScoreRow& scores, float* dp, const BackwardTile& tile, const BackwardRow& row,
                              float* slopes, uint16_t* numbers) {
   const ScoreRule& rule = *tile.rule;
@@ -132,7 +146,7 @@ inline void special_gradient(const ScoreRow& scores, float* dp, const BackwardTi
     dropout_numbers(counter, rule.dropout_first_key + scores.first_key, scores.columns, numbers);
     drop(dp, scores.columns, numbers, rule.dropout_threshold, tile.dropout_scale);
   }
-  masked_gradient(scores.row, dp, scores.columns, row, rule.transforms ? 1.0f : rule.scale);
+  masked_gradient<Gemm>(scores.row, dp, scores.columns, row, rule.transforms ? 1.0f : rule.scale);
   if (row.column_mass) {
     add_row(row.column_mass + scores.first_key * tile.mass_stride, tile.mass_stride, scores.row, scores.keys);
   }

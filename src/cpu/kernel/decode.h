@@ -33,6 +33,9 @@ class DecodeKernel : ManyRows<Product> {
           block_.head_dim, block_.q_is_bf16, scratch_.packed + static_cast<size_t>(b) * scratch_.packed_stride);
     }
     if (is_many()) this->pack_prompt_queries();
+    if constexpr (has_eight<Product>()) {
+      if (takes_eight()) pack_eight_queries();
+    }
     return find_from(block_.begin, block_.end);
   }
 
@@ -41,6 +44,11 @@ class DecodeKernel : ManyRows<Product> {
     const KeyTile nothing;
     int b = 0;
     if (is_many() && this->add_to_many(tile)) b = row_blocks_;
+    if constexpr (has_eight<Product>()) {
+      if (takes_eight() && sees_whole(0, tile) && sees_whole(block_.row_count - 1, tile)) {
+        return add_to_eight(tile, ahead);
+      }
+    }
     // The first rows fetch, the others find everything in the caches.
     for (; b < row_blocks_; ++b) attend(b, tile, b == 0 ? ahead : nothing);
   }
@@ -69,6 +77,40 @@ class DecodeKernel : ManyRows<Product> {
   using typename Base::TileVectors;
 
   bool is_many() const { return row_blocks_ * kRowBlock > kFewRows; }
+
+  // Whether tiles that all rows see whole go to the products of eight rows.
+  bool takes_eight() const {
+    return row_blocks_ * kRowBlock == kEightRows && Product::Eight::takes(block_.head_dim, block_.value_dim) &&
+           !careful_ && !rule_.transforms && !block_.state.weighted;
+  }
+
+  void pack_eight_queries() {
+    for (int b = 0; b < row_blocks_; ++b) {
+      const typename Product::Query& query = scratch_.queries[b];
+      Product::Eight::pack(query.rows, Product::padded(block_.head_dim), query.planes, b * kRowBlock, block_.head_dim,
+                           eight_queries());
+    }
+  }
+
+  auto* eight_queries() const { return reinterpret_cast<typename Product::Lane*>(scratch_.eight_q); }
+
+  // Adds a tile to all eight rows; the first row and the last see all of it, and so do those between them. Rows past
+  // the last one have queries of zeros.
+  void add_to_eight(const KeyTile& tile, const KeyTile& ahead) {
+    const int planes = scratch_.queries[0].planes;
+    for (int g = 0; g < KeyTile::kGroups; ++g) {
+      Product::Eight::score(eight_queries(), planes,
+                            {tile.k[g], ahead.keys[g] ? ahead.k[g] : tile.k[g], kGroupKeys, block_.cache.k_row_stride},
+                            block_.head_dim, scratch_.eight_scores + g * kGroupKeys);
+    }
+    float factors[kEightRows];
+    this->template plain_softmax_of_rows<Simd, kEightRows>(
+        0, scratch_.eight_scores, tile, factors, [&](int i, const TileVectors& weights) {
+          Product::store_weights(scratch_.queries[0], weights, scratch_.eight_weights + i * KeyTile::kKeys,
+                                 kEightRows * KeyTile::kKeys);
+        });
+    Product::Eight::add_values({scratch_.eight_weights, factors, block_.state}, planes, tile, ahead, block_.value_dim);
+  }
 
   void clear() {
     const RowStates& s = block_.state;
@@ -122,7 +164,8 @@ class DecodeKernel : ManyRows<Product> {
     score(b, tile, ahead);
     float factors[kRowBlock] = {1.0f, 1.0f, 1.0f, 1.0f}, restores[kRowBlock] = {1.0f, 1.0f, 1.0f, 1.0f};
     bool all_seen = true;
-    for (int i = 0; i < kRowBlock; ++i) {
+    const bool done = softmax_of_four(b, tile, factors, restores);
+    for (int i = 0; i < kRowBlock && !done; ++i) {
       const int r = b * kRowBlock + i;
       TileVectors weights;
       for (Vec& w : weights) w = Simd::zero();
@@ -142,6 +185,25 @@ class DecodeKernel : ManyRows<Product> {
     } else {
       add_values_carefully(b, values);
     }
+  }
+
+  // One softmax for the four rows of a block, where they see the whole tile and nothing but the scale is between score
+  // and logit; false where that is not so.
+  bool softmax_of_four(int b, const KeyTile& tile, float (&factors)[kRowBlock], float (&restores)[kRowBlock]) {
+    if constexpr (Base::template reduces_eight<Simd>() && !requires { Product::kRowByRow; }) {
+      const int first = b * kRowBlock, last = first + kRowBlock - 1;
+      if (rule_.transforms || block_.state.weighted || careful_ || last >= block_.row_count ||
+          !sees_whole(first, tile) || !sees_whole(last, tile)) {
+        return false;
+      }
+      this->template plain_softmax_of_rows<Simd, kRowBlock>(
+          first, scratch_.scores, tile, factors, [&](int i, const TileVectors& weights) {
+            restores[i] = Product::store_weights(scratch_.queries[b], weights, scratch_.weights + i * KeyTile::kKeys,
+                                                 kRowBlock * KeyTile::kKeys);
+          });
+      return true;
+    }
+    return false;
   }
 
   void score(int b, const KeyTile& tile, const KeyTile& ahead) {

@@ -13,6 +13,17 @@ constexpr int kByteLanes = 64;  // of a vector
 
 inline __mmask64 first_bytes(int n) { return n >= kByteLanes ? ~__mmask64{0} : (__mmask64{1} << n) - 1; }
 
+// Four lanes of one 128-bit quarter at a time, from four vectors: vector i gets lane i of all of them, side by
+// side.
+inline void transpose_quarters(__m512i (&x)[4]) {
+  const __m512i a = _mm512_unpacklo_epi32(x[0], x[1]), b = _mm512_unpackhi_epi32(x[0], x[1]);
+  const __m512i c = _mm512_unpacklo_epi32(x[2], x[3]), d = _mm512_unpackhi_epi32(x[2], x[3]);
+  x[0] = _mm512_unpacklo_epi64(a, c);
+  x[1] = _mm512_unpackhi_epi64(a, c);
+  x[2] = _mm512_unpacklo_epi64(b, d);
+  x[3] = _mm512_unpackhi_epi64(b, d);
+}
+
 template <class Stored, class Values = WidenOnce>
 struct WidenedLanesAvx512 : WidenedLanes<Stored, Values> {
   using Order = Chains<1, kBlockSumDistances>;

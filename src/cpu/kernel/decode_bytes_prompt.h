@@ -21,17 +21,6 @@ inline __m512i add_products(__m512i sum, __m512i without_sign, __m512i with_sign
 
 inline __m512i join_planes(__m512i high, __m512i low) { return _mm512_add_epi32(_mm512_slli_epi32(high, 8), low); }
 
-// Four lanes of one 128-bit quarter at a time, from four vectors: vector i gets lane i of all of them, side by
-// side.
-inline void transpose_quarters(__m512i (&x)[4]) {
-  const __m512i a = _mm512_unpacklo_epi32(x[0], x[1]), b = _mm512_unpackhi_epi32(x[0], x[1]);
-  const __m512i c = _mm512_unpacklo_epi32(x[2], x[3]), d = _mm512_unpackhi_epi32(x[2], x[3]);
-  x[0] = _mm512_unpacklo_epi64(a, c);
-  x[1] = _mm512_unpackhi_epi64(a, c);
-  x[2] = _mm512_unpacklo_epi64(b, d);
-  x[3] = _mm512_unpackhi_epi64(b, d);
-}
-
 // Bytes of four vectors side by side: vector i has, in each quarter, bytes 4 i to 4 i + 3 of the quarter.
 inline void interleave_bytes(__m512i (&x)[4]) {
   const __m512i a = _mm512_unpacklo_epi8(x[0], x[1]), b = _mm512_unpackhi_epi8(x[0], x[1]);

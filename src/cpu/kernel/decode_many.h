@@ -24,12 +24,9 @@ class ManyRows : protected TileSoftmax<Product> {
   using Base::careful_;
   using Base::inside;
   using Base::is_finite;
-  using Base::multiply;
   using Base::plain_softmax;
-  using Base::query_scale;
   using Base::rule_;
   using Base::scaled_;
-  using Base::scales_of;
   using Base::scratch_;
   using Base::sees_whole;
   using Base::softmax;
@@ -112,58 +109,9 @@ class ManyRows : protected TileSoftmax<Product> {
     return result;
   }
 
-  // plain_softmax() of kPromptRows rows at a time, with the same bits: their maxima and sums are lanes of vectors.
-  template <class S>
-  void plain_softmax_of_rows(int first, float* scores, const KeyTile& tile,
-                             PromptWeights<typename Product::Weight>& result) {
-    constexpr int kVectors = KeyTile::kKeys / kWidth;
-    const RowStates& state = block_.state;
-    const Vec scale = S::set1(rule_.scale);
-    Vec rows[8];
-    for (int i = 0; i < kPromptRows; ++i) {
-      float* row = scores + i * KeyTile::kKeys;
-      if (scaled_) multiply(row, tile, tile.k_scales, query_scale(first + i));
-      rows[i] = S::max(S::load(row), S::load(row + kWidth));
-      for (int v = 2; v < kVectors; ++v) rows[i] = S::max(rows[i], S::load(row + v * kWidth));
-    }
-    for (int i = kPromptRows; i < 8; ++i) rows[i] = rows[0];
-    const Vec before = S::load_first(state.max + first, kPromptRows);
-    const Vec here = S::mul(S::reduce_eight(rows, [](Vec a, Vec b) { return S::max(a, b); }), scale);
-    const Vec after = S::select_less(before, here, here, before);
-    Vec factors = S::set1(1.0f), sums = S::load_first(state.sum + first, kPromptRows);
-    if (S::any_less(before, here, kPromptRows)) {
-      factors = exp2(S::select_less(before, here, S::sub(before, after), S::zero()));
-      sums = S::mul(sums, factors);
-      S::store_first(state.max + first, after, kPromptRows);
-    }
-    S::store_first(result.factors, factors, kPromptRows);
-    alignas(64) float offsets[kWidth];
-    S::store(offsets, S::select_less(S::set1(kMinusInfinity), after, S::sub(S::set1(-0.0f), after), S::set1(-0.0f)));
-    for (int i = 0; i < kPromptRows; ++i) {
-      const float* row = scores + i * KeyTile::kKeys;
-      const Vec offset = S::set1(offsets[i]);
-      TileVectors weights;
-      Vec parts[2] = {S::zero(), S::zero()};
-      for (int v = 0; v < kVectors; ++v) {
-        weights[v] = exp2(S::fma(S::load(row + v * kWidth), scale, offset));
-        parts[v % 2] = S::add(parts[v % 2], weights[v]);
-      }
-      rows[i] = S::add(parts[0], parts[1]);
-      for (int v = 0; scaled_ && v < kVectors; ++v) weights[v] = S::mul(weights[v], scales_of(tile.v_scales, v));
-      store_prompt_weights(i, weights, result);
-    }
-    sums = S::add(sums, S::reduce_eight(rows, [](Vec a, Vec b) { return S::add(a, b); }));
-    S::store_first(state.sum + first, sums, kPromptRows);
-  }
-
   void store_prompt_weights(int i, const TileVectors& weights, PromptWeights<typename Product::Weight>& result) {
     result.restores[i] = Product::store_weights(scratch_.queries[0], weights, result.weights + i * KeyTile::kKeys,
                                                 kPromptRows * KeyTile::kKeys);
-  }
-
-  template <class S>
-  static constexpr bool reduces_eight() {
-    return requires { S::kReducesEight; };
   }
 
   // The softmax of kPromptRows rows, group g of those that are computed together.
@@ -177,10 +125,12 @@ class ManyRows : protected TileSoftmax<Product> {
     for (int i = 0; i < kPromptRows; ++i) {
       result.out[i] = first + i < block_.row_count ? state.out + (first + i) * state.out_stride : scratch_.out;
     }
-    if constexpr (reduces_eight<Simd>()) {
+    if constexpr (Base::template reduces_eight<Simd>()) {
       const int last = first + kPromptRows - 1;
       if (plain && last < block_.row_count && (all_seen || (sees_whole(first, tile) && sees_whole(last, tile)))) {
-        return plain_softmax_of_rows<Simd>(first, scores, tile, result);
+        return this->template plain_softmax_of_rows<Simd, kPromptRows>(
+            first, scores, tile, result.factors,
+            [&](int i, const TileVectors& weights) { store_prompt_weights(i, weights, result); });
       }
     }
     for (int i = 0; i < kPromptRows; ++i) {

@@ -119,6 +119,18 @@ struct PairedWeights {
   }
 };
 
+// out = out * factor + sums of 32 columns, back in their order: in each quarter, `low` has the sums of the quarter's
+// first four columns and `high` those of the others.
+inline void join_interleaved(__m512 low, __m512 high, float factor, float* out) {
+  const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
+  const __m512i second = _mm512_setr_epi32(8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30, 31);
+  const __m512 sums[2] = {_mm512_permutex2var_ps(low, first, high), _mm512_permutex2var_ps(low, second, high)};
+  for (int i = 0; i < 2; ++i) {
+    const __m512 before = _mm512_loadu_ps(out + 16 * i);
+    _mm512_storeu_ps(out + 16 * i, _mm512_fmadd_ps(before, _mm512_set1_ps(factor), sums[i]));
+  }
+}
+
 struct Bf16Product : FourKeyScores<Bf16Pairs>, PairedWeights<Bf16Product, Bf16Pairs::kTileKeys> {
   using Lanes = Bf16Pairs;
   using Prompt = PromptProduct<PairedUnits<Lanes, Chains<1, kBlockSumDistances>, LoadBf16>>;
@@ -127,42 +139,52 @@ struct Bf16Product : FourKeyScores<Bf16Pairs>, PairedWeights<Bf16Product, Bf16Pa
 
   template <int kPlanes, class Values>
   static void add_planes(const Values& values, const RowStates& state, int first_row) {
-    for_each_pass<kPassRows, kValueColumns, kPairedLanes>(
-        values.value_dim,
-        [&](const ValuePass& pass) {
-          return add_block<kPlanes, kValueColumns / kPairedLanes>(values, state, first_row, pass,
-                                                                  [](const Element* p) { return Bf16Pairs::load(p); });
-        },
-        [&](const ValuePass& pass, int columns) {
-          return add_block<kPlanes, 1>(values, state, first_row, pass,
-                                       [columns](const Element* p) { return Bf16Pairs::load_first(p, columns); });
-        });
+    // Short rows of values are not read in order, but are interleaved once for all rows.
+    values.value_dim < kValueColumns ? add_passes<kPlanes, kRowBlock>(values, state, first_row)
+                                     : add_passes<kPlanes, kPassRows>(values, state, first_row);
   }
 
  private:
-  // kPassRows rows by kBlocks * 32 columns of the output. Interleaving two rows v0, v1 gives, in each 128-bit quarter,
-  // the pairs of columns 0 to 3 in `low` and of columns 4 to 7 in `high`.
-  template <int kPlanes, int kBlocks, class Values, class Load>
+  // kRows rows by as many columns as there are registers for.
+  template <int kPlanes, int kRows, class Values>
+  static void add_passes(const Values& values, const RowStates& state, int first_row) {
+    constexpr int kColumns = kRowBlock / kRows * 2 * kPairedLanes;
+    for_each_pass<kRows, kColumns, kPairedLanes>(
+        values.value_dim,
+        [&](const ValuePass& pass) {
+          return add_block<kPlanes, kRows, kColumns / kPairedLanes>(
+              values, state, first_row, pass, [](const Element* p) { return Bf16Pairs::load(p); });
+        },
+        [&](const ValuePass& pass, int columns) {
+          return add_block<kPlanes, kRows, 1>(values, state, first_row, pass, [columns](const Element* p) {
+            return Bf16Pairs::load_first(p, columns);
+          });
+        });
+  }
+
+  // kRows rows by kBlocks * 32 columns of the output. Interleaving two rows v0, v1 gives, in each 128-bit quarter, the
+  // pairs of columns 0 to 3 in `low` and of columns 4 to 7 in `high`.
+  template <int kPlanes, int kRows, int kBlocks, class Values, class Load>
   __attribute__((noinline)) static int add_block(const Values& values, const RowStates& state, int first_row,
                                                  const ValuePass& pass, Load load) {
-    Sum low[kPassRows][kBlocks], high[kPassRows][kBlocks];
-    unrolled<kPassRows * kBlocks>([&](int i) __attribute__((always_inline)) {
+    Sum low[kRows][kBlocks], high[kRows][kBlocks];
+    unrolled<kRows * kBlocks>([&](int i) __attribute__((always_inline)) {
       low[i / kBlocks][i % kBlocks] = high[i / kBlocks][i % kBlocks] = Bf16Pairs::zero();
     });
     const Weight* weights = values.weights + pass.row * kTileKeys;
-    constexpr int kShare = Values::share(kPassRows, kBlocks * kPairedLanes);
+    constexpr int kShare = Values::share(kRows, kBlocks * kPairedLanes);
     values.template for_each_key_group<2, kShare>(
         pass, [&](int key, const Element* const(&rows)[2]) __attribute__((always_inline)) {
-          __m512i p[kPlanes][kPassRows];
+          __m512i p[kPlanes][kRows];
           for (int plane = 0; plane < kPlanes; ++plane) {
-            for (int r = 0; r < kPassRows; ++r)
+            for (int r = 0; r < kRows; ++r)
               p[plane][r] = Bf16Pairs::pair_of(weights + (plane * kRowBlock + r) * kTileKeys + key);
           }
           for (int c = 0; c < kBlocks; ++c) {
             const __m512i v0 = load(rows[0] + c * kPairedLanes), v1 = load(rows[1] + c * kPairedLanes);
             const __m512i even = _mm512_unpacklo_epi16(v0, v1), odd = _mm512_unpackhi_epi16(v0, v1);
             for (int plane = 0; plane < kPlanes; ++plane) {
-              for (int r = 0; r < kPassRows; ++r) {
+              for (int r = 0; r < kRows; ++r) {
                 low[r][c] = Bf16Pairs::dot(low[r][c], p[plane][r], even);
                 high[r][c] = Bf16Pairs::dot(high[r][c], p[plane][r], odd);
               }
@@ -170,22 +192,11 @@ struct Bf16Product : FourKeyScores<Bf16Pairs>, PairedWeights<Bf16Product, Bf16Pa
           }
         });
     float* out = state.out + (first_row + pass.row) * state.out_stride + pass.column;
-    unrolled<kPassRows * kBlocks>([&](int i) __attribute__((always_inline)) {
+    unrolled<kRows * kBlocks>([&](int i) __attribute__((always_inline)) {
       const int r = i / kBlocks, c = i % kBlocks;
-      join_columns(low[r][c], high[r][c], values.factors[pass.row + r], out + r * state.out_stride + c * kPairedLanes);
+      join_interleaved(low[r][c], high[r][c], values.factors[pass.row + r], out + r * state.out_stride + c * kPairedLanes);
     });
     return kShare;
-  }
-
-  // out = out * factor + sums, back in the order of the columns.
-  static void join_columns(__m512 low, __m512 high, float factor, float* out) {
-    const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
-    const __m512i second = _mm512_setr_epi32(8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30, 31);
-    const __m512 sums[2] = {_mm512_permutex2var_ps(low, first, high), _mm512_permutex2var_ps(low, second, high)};
-    for (int i = 0; i < 2; ++i) {
-      const __m512 before = _mm512_loadu_ps(out + 16 * i);
-      _mm512_storeu_ps(out + 16 * i, _mm512_fmadd_ps(before, _mm512_set1_ps(factor), sums[i]));
-    }
   }
 };
 

@@ -7,6 +7,14 @@
 namespace rootdk::cpu {
 namespace {
 
+constexpr int kEightRows = 2 * kRowBlock;
+
+// Whether a product has sums of eight rows.
+template <class Product>
+constexpr bool has_eight() {
+  return requires { typename Product::Eight; };
+}
+
 template <class Product>
 struct DecodeScratch {
   using Element = typename Product::Element;
@@ -30,6 +38,11 @@ struct DecodeScratch {
   size_t packed_stride;
   Element* values;  // [kTileKeys, value_dim]: of a tile with some keys left out
   float* out;       // [kRowBlock, out_stride]
+
+  // Of eight rows: see Product::Eight.
+  float* eight_scores;      // [kEightRows, kTileKeys]
+  Weight* eight_weights;    // [planes, kEightRows, kTileKeys]
+  unsigned char* eight_q;
 
   // Of many rows: see Product::Prompt.
   float* prompt_scores;     // [kPromptGroups, kPromptRows, kTileKeys]; then the weights in f32
@@ -64,6 +77,14 @@ struct DecodeScratch {
     packed = take(packed_stride * count);
     values = reinterpret_cast<Element*>(take(sizeof(Element) * kTileKeys * columns));
     out = reinterpret_cast<float*>(take(sizeof(float) * kRowBlock * aligned(columns)));
+    if constexpr (has_eight<Product>()) {
+      if (blocks * kRowBlock == kEightRows) {
+        eight_scores = reinterpret_cast<float*>(take(sizeof(float) * kEightRows * kTileKeys));
+        eight_weights =
+            reinterpret_cast<Weight*>(take(sizeof(Weight) * Product::kWeightPlanes * kEightRows * kTileKeys));
+        eight_q = take(Product::Eight::query_bytes(head_dim));
+      }
+    }
     if (blocks * kRowBlock <= kFewRows) return used;
     prompt_scores = reinterpret_cast<float*>(take(sizeof(float) * kPromptGroups * kPromptRows * kTileKeys));
     prompt_weights = reinterpret_cast<Weight*>(

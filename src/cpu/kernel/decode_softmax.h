@@ -127,6 +127,63 @@ class TileSoftmax {
     return factor;
   }
 
+  template <class S>
+  static constexpr bool reduces_eight() {
+    return requires { S::kReducesEight; };
+  }
+
+  // plain_softmax() of kRows rows at a time, with the same bits: their maxima and sums are lanes of vectors. Calls
+  // store(i, weights) for each row.
+  template <class S, int kRows, class Store>
+  void plain_softmax_of_rows(int first, float* scores, const KeyTile& tile, float* row_factors, Store store) {
+    constexpr int kVectors = KeyTile::kKeys / kWidth;
+    const RowStates& state = block_.state;
+    const Vec scale = S::set1(rule_.scale);
+    Vec rows[8];
+    unrolled<kRows>([&](int i) __attribute__((always_inline)) {
+      float* row = scores + i * KeyTile::kKeys;
+      Vec largest[2] = {S::set1(kMinusInfinity), S::set1(kMinusInfinity)};
+      const Vec by = S::set1(query_scale(first + i));
+      for (int v = 0; v < kVectors; ++v) {
+        Vec score = S::load(row + v * kWidth);
+        if (scaled_) {
+          score = S::mul(score, S::mul(scales_of(tile.k_scales, v), by));
+          S::store(row + v * kWidth, score);
+        }
+        largest[v % 2] = v < 2 ? score : S::max(largest[v % 2], score);
+      }
+      rows[i] = S::max(largest[0], largest[1]);
+    });
+    unrolled<8 - kRows>([&](int i) __attribute__((always_inline)) { rows[kRows + i] = rows[i]; });
+    const Vec before = S::load_first(state.max + first, kRows);
+    const Vec here = S::mul(S::reduce_eight(rows, [](Vec a, Vec b) { return S::max(a, b); }), scale);
+    const Vec after = S::select_less(before, here, here, before);
+    Vec factors = S::set1(1.0f), sums = S::load_first(state.sum + first, kRows);
+    if (S::any_less(before, here, kRows)) {
+      factors = exp2(S::select_less(before, here, S::sub(before, after), S::zero()));
+      sums = S::mul(sums, factors);
+      S::store_first(state.max + first, after, kRows);
+    }
+    S::store_first(row_factors, factors, kRows);
+    alignas(64) float offsets[kWidth];
+    S::store(offsets, S::select_less(S::set1(kMinusInfinity), after, S::sub(S::set1(-0.0f), after), S::set1(-0.0f)));
+    unrolled<kRows>([&](int i) __attribute__((always_inline)) {
+      const float* row = scores + i * KeyTile::kKeys;
+      const Vec offset = S::set1(offsets[i]);
+      TileVectors weights;
+      Vec parts[2] = {S::zero(), S::zero()};
+      for (int v = 0; v < kVectors; ++v) {
+        weights[v] = exp2(S::fma(S::load(row + v * kWidth), scale, offset));
+        parts[v % 2] = S::add(parts[v % 2], weights[v]);
+      }
+      rows[i] = S::add(parts[0], parts[1]);
+      for (int v = 0; scaled_ && v < kVectors; ++v) weights[v] = S::mul(weights[v], scales_of(tile.v_scales, v));
+      store(i, weights);
+    });
+    sums = S::add(sums, S::reduce_eight(rows, [](Vec a, Vec b) { return S::add(a, b); }));
+    S::store_first(state.sum + first, sums, kRows);
+  }
+
   // The same for any row and tile.
   float softmax(int r, const KeyTile& tile, bool sees_all, float* row, TileVectors& weights) {
     if (scaled_) multiply(row, tile, tile.k_scales, query_scale(r));

@@ -93,21 +93,21 @@ struct TileValues {
 
   // body(key, rows) for kTogether keys at a time, where rows point to the pass's column. Past the last key
   // rows are zero, and so are their weights. A pass fetches its share of the next tile: kShare bytes for each
-  // pair of keys.
-  template <int kTogether, int kShare, class Body>
+  // pair of keys. kWhole: the tile has all of its keys.
+  template <int kTogether, int kShare, bool kWhole = false, class Body>
   void for_each_key_group(const ValuePass& pass, Body body) const {
     constexpr int kFetched = kTogether / 2 * kShare;
     for (int g = 0; g < Tile<Lanes>::kGroups; ++g) {
       const Element* row = tile.v[g] + pass.column;
       const auto* fetched =
           reinterpret_cast<const char*>(ahead.keys[g] > 0 ? ahead.v[g] : tile.v[g]) + pass.fetched * (kGroupKeys / 2);
-      const int keys = tile.keys[g], first = g * kGroupKeys;
+      const int keys = kWhole ? kGroupKeys : tile.keys[g], first = g * kGroupKeys;
       const ptrdiff_t stride = tile.v_stride;
       for (int t = 0; t < keys; t += kTogether, row += kTogether * stride, fetched += kFetched) {
         for (int offset = 0; offset < kFetched; offset += kLine) prefetch_line(fetched + offset);
         const Element* rows[kTogether];
         for (int i = 0; i < kTogether; ++i) {
-          rows[i] = t + i < keys ? row + i * stride : reinterpret_cast<const Element*>(kZeroRow);
+          rows[i] = kWhole || t + i < keys ? row + i * stride : reinterpret_cast<const Element*>(kZeroRow);
         }
         body(first + t, rows);
       }

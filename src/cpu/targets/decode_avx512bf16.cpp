@@ -3,12 +3,12 @@
 // The vector comes first.
 #include "cpu/kernel/decode_functions.h"
 // The product on top of it.
-#include "cpu/kernel/decode_paired.h"
+#include "cpu/kernel/decode_eight.h"
 
 namespace rootdk::cpu {
 
 const DecodeTable& avx512bf16_decode() {
-  static constexpr DecodeTable kTable = table_of_kind<CacheKind::bf16, Bf16Product>();
+  static constexpr DecodeTable kTable = table_of_kind<CacheKind::bf16, Bf16ProductOfEight>();
   return kTable;
 }
 

@@ -277,4 +277,11 @@ ROOTDK_API std::span<const LinearImplementation> linear_implementations() {
   return std::span(all).first(decode_targets().size());
 }
 
+ROOTDK_API bool has_bf16_products(std::string_view implementation) {
+  const auto targets = decode_targets();
+  return std::any_of(targets.begin(), targets.end(), [&](const DecodeTarget& target) {
+    return target.name == implementation && target.linear().narrow;
+  });
+}
+
 }  // namespace rootdk::cpu

@@ -100,15 +100,19 @@ def compile_rate(source, build):
     return program
 
 
+def calls(options, tokens):
+    return options.repeat if tokens == 1 else 1  # a prompt takes seconds
+
+
 def rootdk_seconds(options, weights, sequences, tokens):
     command = [options.rootdk, "bench", "generate", options.model, "--threads", options.threads, "--sequences",
-               sequences, "--tokens", tokens, "--repeat", options.repeat, "--json", *weights]
+               sequences, "--tokens", tokens, "--repeat", calls(options, tokens), "--json", *weights]
     done = subprocess.run([str(part) for part in command], check=True, capture_output=True, text=True)
     return json.loads(done.stdout)["seconds_median"]
 
 
 def llama_seconds(options, program, gguf_file, sequences, tokens):
-    command = [program, gguf_file, options.threads, sequences, tokens, options.repeat]
+    command = [program, gguf_file, options.threads, sequences, tokens, calls(options, tokens)]
     done = subprocess.run([str(part) for part in command], check=True, capture_output=True, text=True)
     return statistics.median(float(line) for line in done.stdout.split())
 

@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "core/check.h"
-#include "core/large_pages.h"
 
 namespace rootdk {
 namespace {
@@ -44,9 +43,6 @@ MappedFile::MappedFile(const std::filesystem::path& path) {
   void* memory = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
   require(memory != MAP_FAILED, ErrorKind::file, "cannot map the ", size, " bytes of ", path.string(), ": ",
           std::strerror(errno));
-  // Where the file system can, what is not in memory yet comes in large pages: read in a quarter of the time, and
-  // walked through with fewer misses of the page tables.
-  ask_for_large_pages(static_cast<std::byte*>(memory), size);
   bytes_ = {static_cast<const std::byte*>(memory), size};
 }
 

@@ -110,7 +110,9 @@ void run_generate(const GenerateVerb& options) {
   // Raw ids ask for an exact number of tokens; text ends where the model ends it.
   GenerateParams params = options.params(options.has_prompt);
   if (!options.draft.empty()) {
-    draft.emplace(LoadedModel::load(options.draft, {.executor = params.executor}));
+    draft.emplace(LoadedModel::load(
+        options.draft,
+        {.activations = options.activations.value_or(generation_activations()), .executor = params.executor}));
     params.draft = &draft->model;
     params.draft_tokens = options.draft_tokens;
   }

@@ -23,13 +23,15 @@ struct GenerateVerb {
   std::optional<double> temperature, top_p, min_p, repetition_penalty;
   std::optional<DType> cache_type;
   std::optional<WeightFormat> weights;
-  DType activations = DType::f32;
+  std::optional<DType> activations;
   std::uint64_t seed = 0;
   int threads = 0;
 
   Executor* executor() const { return threads > 0 ? &shared_executor(threads) : nullptr; }
   LoadedModel load() const {
-    return LoadedModel::load(model, {.weights = weights, .activations = activations, .executor = executor()});
+    return LoadedModel::load(
+        model,
+        {.weights = weights, .activations = activations.value_or(generation_activations()), .executor = executor()});
   }
   GenerateParams params(bool ends_with_model) const;
 };

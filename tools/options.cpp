@@ -95,6 +95,12 @@ Option* add_activations_option(Command& verb, DType& type) {
                                 "What bf16 weights multiply (default: f32); bf16 is faster for many tokens at once");
 }
 
+Option* add_activations_option(Command& verb, std::optional<DType>& type) {
+  return verb.add_choice<std::optional<DType>>(
+      "--activations", type, {{"f32", DType::f32}, {"bf16", DType::bf16}},
+      "What bf16 weights multiply (default: bf16 where the processor has products of bf16, else f32)");
+}
+
 void require_known_target(const Explanation& explanation, const std::string& target) {
   if (target.empty() || explanation.candidates.empty()) return;
   std::string names;

@@ -48,6 +48,8 @@ Option* add_cache_option(Command& verb, std::optional<DType>& type);
 // --weights int8|int4: what a model's matrices are made into; not given: they stay as they are stored.
 Option* add_weights_option(Command& verb, std::optional<WeightFormat>& weights, const std::string& help);
 Option* add_activations_option(Command& verb, DType& type);
+// The same for generation, where the processor decides unless the option is given.
+Option* add_activations_option(Command& verb, std::optional<DType>& type);
 
 // Where a target is forced that no implementation is called: says so, with the names there are. `explanation` is of the
 // call that it was forced for.

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 #include "core/implementation.h"
 #include "rootdk/attention.h"
@@ -76,6 +77,12 @@ constexpr std::int64_t bytes_of(const WeightMatrix& m) {
                               : m.rows * bytes_of_row(m.format, m.columns);
 }
 
+// With the scales: what a product reads of its weights.
+constexpr std::int64_t bytes_with_scales(const WeightMatrix& m) {
+  return bytes_of(m) + (m.row_scales ? m.rows * 4 : 0) +
+         (m.block_scales ? groups_of(m.rows) * blocks_of(m.columns) * kWeightGroup * 2 : 0);
+}
+
 // One matrix of a call: y = x W^T + b.
 struct LinearProduct {
   WeightMatrix weight = {};
@@ -103,6 +110,9 @@ inline Device device_of(const LinearCall&) { return {}; }
 // Trusts its input. src/reference/linear.cpp says what it computes.
 ROOTDK_API void multiply_weights(const LinearCall& call);
 
+// Whether bf16 weights that round x (rounds_x) are multiplied by instructions for bf16 here, and not widened.
+ROOTDK_API bool has_bf16_products();
+
 using LinearImplementation = Implementation<LinearCall>;
 namespace reference {
 std::span<const LinearImplementation> linear_implementations();
@@ -111,6 +121,8 @@ double weight_at(const WeightMatrix& weight, std::int64_t row, std::int64_t colu
 }  // namespace reference
 namespace cpu {
 std::span<const LinearImplementation> linear_implementations();
+// The same of one of these implementations.
+bool has_bf16_products(std::string_view implementation);
 }  // namespace cpu
 
 }  // namespace rootdk

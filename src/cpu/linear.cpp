@@ -16,12 +16,13 @@ namespace rootdk::cpu {
 namespace {
 
 constexpr std::size_t kMaxTargets = 8;
-constexpr std::int64_t kFewRowsOuts = 64;    // outputs of a task with few rows
+constexpr std::int64_t kFewRowsOuts = 32;    // outputs of a task with few rows: the last ones even out
 constexpr std::int64_t kManyRowsOuts = 128;  // with many: the weights of its next outputs come while it computes
 constexpr std::int64_t kFewestOuts = 32;     // where there are more threads than such tasks
 constexpr std::int64_t kTasksOfThread = 4;   // so many tasks even out what threads take
 constexpr std::int64_t kSpreadRows = 8;      // rows that one thread rounds sooner than another wakes up
 constexpr std::int64_t kPanelRows = 512;     // rows of a task with many: their x stays in the last cache
+constexpr std::int64_t kAheadRows = 64;      // rows that leave a thread waiting for weights
 constexpr std::int64_t kSmall = 1 << 16;     // multiply-adds that are done sooner than another thread wakes up
 
 // What a task computes: outputs [out, out + outs) of a product for rows [row, row + rows).
@@ -31,6 +32,13 @@ struct LinearTask {
 
   const float* bias() const { return product->bias ? product->bias + out : nullptr; }
   float* y() const { return product->y + row * product->weight.rows + out; }
+  // Where its weights begin.
+  const std::byte* w() const {
+    const WeightMatrix& m = product->weight;
+    const std::int64_t offset = is_integer(m.format) ? out / kWeightGroup * bytes_of_group(m.format, m.columns)
+                                                     : out * bytes_of_row(m.format, m.columns);
+    return static_cast<const std::byte*>(m.data) + offset;
+  }
 };
 
 // The tasks of a call. Tasks of the same rows follow one another, so that x stays in the caches.
@@ -59,6 +67,8 @@ class LinearTasks {
     task.rows = std::min(kPanelRows, call_.rows - task.row);
     return task;
   }
+  // The weights of a task, which may be count(): null.
+  const std::byte* weights_of(std::int64_t number) const { return number < count() ? (*this)[number].w() : nullptr; }
 
  private:
   std::int64_t cuts() const { return static_cast<std::int64_t>(cuts_.size()); }
@@ -67,6 +77,16 @@ class LinearTasks {
   std::vector<LinearTask> cuts_;
   int workers_ = 1;
 };
+
+// Runs compute(worker, task, next task) for all tasks. A thread takes its next task early where weights come from
+// memory more slowly than they are multiplied; elsewhere tasks are long, and one that a thread holds keeps another
+// waiting.
+template <class Compute>
+void run_tasks(Executor& executor, const LinearTasks& tasks, std::int64_t rows, const Compute& compute) {
+  if (rows <= kAheadRows) return spread_tasks_ahead(executor, tasks.workers(), tasks.count(), compute);
+  spread_tasks(executor, tasks.workers(), tasks.count(),
+               [&](std::int64_t worker, std::int64_t task) { compute(worker, task, tasks.count()); });
+}
 
 Executor& executor_of(const LinearCall& call) {
   return call.execution.cpu.executor ? *call.execution.cpu.executor : default_executor();
@@ -82,22 +102,23 @@ void run_floats(const LinearCall& call, const LinearTable& kernels) {
   const std::size_t all_bytes = bytes * static_cast<std::size_t>(tasks.workers());
   Workspace memory(all_bytes);
   std::byte* scratch = direct ? nullptr : memory.take<std::byte>(all_bytes);
-  spread_tasks(executor, tasks.workers(), tasks.count(), [&](std::int64_t worker, std::int64_t number) {
+  const auto compute = [&](std::int64_t worker, std::int64_t number, std::int64_t next) {
     const LinearTask task = tasks[number];
     const WeightMatrix& w = task.product->weight;
-    const std::int64_t row_bytes = bytes_of_row(w.format, columns);
     (direct ? kernels.direct : kernels.panel)({.x = call.x + task.row * columns,
                                                .rows = static_cast<int>(task.rows),
                                                .columns = columns,
                                                .kind = static_cast<WeightKind>(w.format),
-                                               .w = static_cast<const std::byte*>(w.data) + task.out * row_bytes,
-                                               .row_bytes = row_bytes,
+                                               .w = task.w(),
+                                               .next_w = tasks.weights_of(next),
+                                               .row_bytes = bytes_of_row(w.format, columns),
                                                .outs = static_cast<int>(task.outs),
                                                .bias = task.bias(),
                                                .y = task.y(),
                                                .y_stride = w.rows,
                                                .scratch = scratch + static_cast<std::size_t>(worker) * bytes});
-  });
+  };
+  run_tasks(executor, tasks, call.rows, compute);
 }
 
 // bf16 weights that round x. A target without their products widens the rounded numbers again.
@@ -119,19 +140,20 @@ class NarrowRun {
     if (!kernels_.narrow) return run_widened(x, stride);
 
     const LinearTasks tasks(call_, executor.threads());
-    spread_tasks(executor, tasks.workers(), tasks.count(), [&](std::int64_t, std::int64_t number) {
+    const auto compute = [&](std::int64_t, std::int64_t number, std::int64_t next) {
       const LinearTask task = tasks[number];
-      const WeightMatrix& w = task.product->weight;
       kernels_.narrow({.x = x + task.row * stride,
                        .x_stride = stride,
                        .rows = static_cast<int>(task.rows),
                        .columns = columns_,
-                       .w = static_cast<const std::uint16_t*>(w.data) + task.out * columns_,
+                       .w = reinterpret_cast<const std::uint16_t*>(task.w()),
+                       .next_w = reinterpret_cast<const std::uint16_t*>(tasks.weights_of(next)),
                        .outs = static_cast<int>(task.outs),
                        .bias = task.bias(),
                        .y = task.y(),
-                       .y_stride = w.rows});
-    });
+                       .y_stride = task.product->weight.rows});
+    };
+    run_tasks(executor, tasks, call_.rows, compute);
   }
 
  private:
@@ -180,11 +202,13 @@ class IntegerRun {
     spread_tasks(executor, rounders, call_.rows, [&](std::int64_t, std::int64_t row) {
       kernels_.round_row(call_.x + row * columns, columns, kind, rows_from(x, row));
     });
-    spread_tasks(executor, tasks.workers(), tasks.count(), [&](std::int64_t worker, std::int64_t number) {
+    const auto compute = [&](std::int64_t worker, std::int64_t number, std::int64_t next) {
       IntegerBlock block = block_of(x, tasks[number]);
+      block.next_w = tasks.weights_of(next);
       block.scratch = scratch + static_cast<std::size_t>(worker) * unpacked;
       kernels_.integers(block);
-    });
+    };
+    run_tasks(executor, tasks, call_.rows, compute);
   }
 
  private:
@@ -203,7 +227,7 @@ class IntegerRun {
             .rows = static_cast<int>(task.rows),
             .blocks = blocks_,
             .kind = static_cast<WeightKind>(w.format),
-            .w = static_cast<const std::byte*>(w.data) + group * bytes_of_group(w.format, w.columns),
+            .w = task.w(),
             .row_scales = w.row_scales ? w.row_scales + task.out : nullptr,
             .block_scales = w.block_scales ? w.block_scales + group * blocks_ * kWeightGroup : nullptr,
             .outs = static_cast<int>(task.outs),
@@ -251,6 +275,13 @@ std::array<LinearImplementation, kMaxTargets> make(std::index_sequence<I...>) {
 ROOTDK_API std::span<const LinearImplementation> linear_implementations() {
   static const auto all = make(std::make_index_sequence<kMaxTargets>{});
   return std::span(all).first(decode_targets().size());
+}
+
+ROOTDK_API bool has_bf16_products(std::string_view implementation) {
+  const auto targets = decode_targets();
+  return std::any_of(targets.begin(), targets.end(), [&](const DecodeTarget& target) {
+    return target.name == implementation && target.linear().narrow;
+  });
 }
 
 }  // namespace rootdk::cpu

@@ -19,8 +19,9 @@ struct LinearBlock {
   int rows = 0;
   int64_t columns = 0;
   WeightKind kind = WeightKind::f32;
-  const void* w = nullptr;  // [outs, columns]
-  int64_t row_bytes = 0;    // of w
+  const void* w = nullptr;       // [outs, columns]
+  const void* next_w = nullptr;  // what the thread multiplies afterwards: it is asked for ahead of time; or null
+  int64_t row_bytes = 0;         // of w
   int outs = 0;
   const float* bias = nullptr;  // [outs], or null
   float* y = nullptr;
@@ -35,7 +36,8 @@ struct NarrowBlock {
   int64_t x_stride = 0;
   int rows = 0;
   int64_t columns = 0;
-  const uint16_t* w = nullptr;  // [outs, columns]
+  const uint16_t* w = nullptr;       // [outs, columns]
+  const uint16_t* next_w = nullptr;  // as in LinearBlock
   int outs = 0;
   const float* bias = nullptr;  // [outs], or null
   float* y = nullptr;
@@ -61,6 +63,7 @@ struct IntegerBlock {
   int64_t blocks = 0;
   WeightKind kind = WeightKind::i8;
   const void* w = nullptr;                 // of the first group of 16 rows
+  const void* next_w = nullptr;            // as in LinearBlock
   const float* row_scales = nullptr;       // i8: [outs]
   const uint16_t* block_scales = nullptr;  // i4: bf16 [groups, blocks, 16]
   int outs = 0;

@@ -13,4 +13,6 @@ std::vector<LinearImplementation> implementations<LinearCall>() {
 
 void multiply_weights(const LinearCall& call) { dispatch::choose("linear", call).run(call); }
 
+bool has_bf16_products() { return cpu::has_bf16_products(dispatch::ask(LinearCall{}).chosen); }
+
 }  // namespace rootdk

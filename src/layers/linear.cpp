@@ -47,6 +47,7 @@ void multiply_stored(const Context& context, const Node& x, std::span<const Line
   context.times->product_seconds += layer_clock(*context.times) - start;
   for (const LinearProduct& product : products) {
     context.times->product_flops += 2.0 * static_cast<double>(x.elements()) * static_cast<double>(product.weight.rows);
+    context.times->weight_bytes += static_cast<double>(bytes_with_scales(product.weight));
   }
 }
 

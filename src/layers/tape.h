@@ -95,6 +95,7 @@ struct LayerTimes {
   bool processor_time = false;  // of this thread, where it does all the work; else the time of the clock
   double product_seconds = 0, attention_seconds = 0;
   double product_flops = 0, attention_flops = 0;
+  double weight_bytes = 0;  // that products without a tape have read: of a mixture, those of the experts it used
 };
 
 // Seconds on the clock that `times` asks for.

@@ -154,6 +154,8 @@ void check_bindings(const std::vector<Binding>& bindings, const Checkpoint& chec
   require(count == 0, checkpoint.where(), ": the weights do not fit the config:", problems.str());
 }
 
+DType generation_activations() { return has_bf16_products() ? DType::bf16 : DType::f32; }
+
 Transformer load_model(const std::filesystem::path& folder, const LoadOptions& options) {
   require(options.activations == DType::f32 || options.activations == DType::bf16, folder.string(),
           ": activations are ", name_of(options.activations), ", expected f32 or bf16");

@@ -71,6 +71,10 @@ struct LoadOptions {
   Executor* executor = nullptr;  // of what is made here
 };
 
+// What generation does with matrices of bf16 where nothing is said: bf16 activations where the processor multiplies
+// bf16 by bf16, else f32. See docs/decisions/0025.
+DType generation_activations();
+
 // Config, check, then the weights.
 Transformer load_model(const std::filesystem::path& folder, const LoadOptions& options = {});
 

@@ -269,6 +269,15 @@ TEST_P(LinearTarget, NoColumnsGiveTheBias) {
   for (int i = 0; i < 6; ++i) EXPECT_EQ(y[i], bias[i % 3]);
 }
 
+// Generation rounds activations where this says that it pays.
+TEST(LinearTargets, TwoHaveProductsOfBf16) {
+  for (const LinearImplementation& candidate : cpu::linear_implementations()) {
+    const bool expected = candidate.name == "avx512bf16" || candidate.name == "amx";
+    EXPECT_EQ(cpu::has_bf16_products(candidate.name), expected) << candidate.name;
+  }
+  EXPECT_FALSE(cpu::has_bf16_products("reference"));
+}
+
 INSTANTIATE_TEST_SUITE_P(All, LinearTarget,
                          ::testing::Values("avx512bf16", "avx512", "avx2", "baseline", "neon", "wasm"),
                          [](const auto& info) { return std::string(info.param); });

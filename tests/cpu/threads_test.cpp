@@ -3,10 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
+#include <stdexcept>
 #include <thread>
 
 #include "conformance/cases.h"
+#include "cpu/spread_tasks.h"
 #include "cpu/targets.h"
 
 namespace rootdk::test {
@@ -123,6 +126,33 @@ TEST_P(CpuThreads, AnExecutorOfTheCallersOwn) {
 
 INSTANTIATE_TEST_SUITE_P(Targets, CpuThreads, testing::ValuesIn(runnable_targets()),
                          [](const auto& info) { return info.param; });
+
+// A thread that takes its next task early runs that one next, every task runs once, and an error ends the call.
+TEST(Threads, TasksThatAreTakenEarlyRunOnce) {
+  for (const int workers : {1, 2, 3}) {
+    for (const std::int64_t tasks : {0, 1, 2, 3, 50}) {
+      std::vector<std::atomic<int>> runs(static_cast<std::size_t>(tasks));
+      std::vector<std::int64_t> expected(static_cast<std::size_t>(workers), -1);
+      std::atomic<int> surprises{0};
+      cpu::spread_tasks_ahead(shared_executor(3), workers, tasks,
+                              [&](std::int64_t worker, std::int64_t task, std::int64_t next) {
+                                std::int64_t& mine = expected[static_cast<std::size_t>(worker)];
+                                surprises += (mine >= 0 && mine != task) || next <= task || next > tasks;
+                                mine = next;
+                                ++runs[static_cast<std::size_t>(task)];
+                              });
+      EXPECT_EQ(surprises, 0) << workers << " workers, " << tasks << " tasks";
+      for (const std::atomic<int>& count : runs) EXPECT_EQ(count, 1);
+    }
+  }
+  std::atomic<int> ran{0};
+  const auto fails = [&](std::int64_t, std::int64_t task, std::int64_t) {
+    ++ran;
+    if (task == 3) throw std::runtime_error("task 3");
+  };
+  EXPECT_THROW(cpu::spread_tasks_ahead(shared_executor(2), 2, 1000000, fails), std::runtime_error);
+  EXPECT_LT(ran, 1000000);
+}
 
 }  // namespace
 }  // namespace rootdk::test

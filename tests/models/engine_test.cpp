@@ -232,6 +232,27 @@ TEST(StoredWeights, IntegersAreNearTheirWeights) {
   }
 }
 
+// What products have read is counted by matrix: of a mixture the experts that a token goes to, and no others.
+TEST(StoredWeights, ATokenReadsTheExpertsItGoesTo) {
+  for (const char* name : {"mixtral", "llama"}) {
+    const Transformer model = load_model(fixture(name));
+    const FeedForwardConfig& feed_forward = model.config().stack.blocks.front().feed_forward;
+    double expected = 0;
+    for (const Parameter& parameter : model.parameters()) {
+      if (!parameter.value->stored() || parameter.name == "embedding.weight") continue;
+      const double bytes = static_cast<double>(bytes_with_scales(parameter.value->stored()->matrix));
+      const bool expert = parameter.name.find(".experts.") != std::string::npos;
+      expected +=
+          expert ? bytes * static_cast<double>(feed_forward.top_k) / static_cast<double>(feed_forward.experts) : bytes;
+    }
+    ASSERT_FALSE(model.config().tied_head);
+    LayerTimes times;
+    Context context{.times = &times};
+    model.forward(context, {.ids = {3}});
+    EXPECT_DOUBLE_EQ(times.weight_bytes, expected) << name;
+  }
+}
+
 TEST(StoredWeights, HaveNoGradient) {
   const Transformer model = load_model(fixture("llama"));
   Tape tape;

@@ -6,7 +6,6 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <random>
-#include <set>
 
 #include "models/checkpoint.h"
 #include "tools/arguments.h"
@@ -23,7 +22,7 @@ struct GenerateBench {
   std::string model{};
   std::optional<WeightFormat> weights{};
   std::optional<DType> cache_type{};
-  DType activations = DType::f32;
+  std::optional<DType> activations{};
   std::int64_t sequences = 1, context = 16, prompt = 1;
   int threads = 1, repeat = 5;
   bool json = false;
@@ -33,30 +32,10 @@ struct GenerateBenchResult {
   double seconds = 0;  // of a call for all sequences, the median
   LayerTimes times{};  // of all calls
   double all_seconds = 0, weight_bytes = 0, cache_bytes = 0, read_bandwidth = 0;
+  double read_share = 0;  // of the bandwidth that was measured just before: the median of the calls
 
   double bytes_per_second() const { return (weight_bytes + cache_bytes) / seconds; }
 };
-
-// What a token reads of the weights: all but a table of embeddings that is not the head, too.
-double bytes_of_weights(const Transformer& model) {
-  double bytes = 0;
-  std::set<const void*> counted;  // layers may share what is stored
-  for (const Parameter& parameter : model.parameters()) {
-    if (parameter.name == "embedding.weight" && !model.config().tied_head) continue;
-    const StoredMatrix* stored = parameter.value->stored();
-    if (!stored) {
-      bytes += 4.0 * static_cast<double>(parameter.value->elements());
-      continue;
-    }
-    const WeightMatrix& m = stored->matrix;
-    if (!counted.insert(m.data).second) continue;
-    std::int64_t all = bytes_of(m);
-    if (m.row_scales) all += m.rows * 4;
-    if (m.block_scales) all += groups_of(m.rows) * blocks_of(m.columns) * kWeightGroup * 2;
-    bytes += static_cast<double>(all);
-  }
-  return bytes;
-}
 
 // Sequences whose keys are random numbers: a context costs what it costs whatever it says, and takes no prompt.
 class FilledCache {
@@ -121,10 +100,17 @@ std::string_view first_target() {
   return "";
 }
 
+double median(std::vector<double> numbers) {
+  std::sort(numbers.begin(), numbers.end());
+  return numbers[numbers.size() / 2];
+}
+
 GenerateBenchResult run(const GenerateBench& bench) {
   Executor& executor = shared_executor(bench.threads);
   const Transformer model =
-      load_model(bench.model, {.weights = bench.weights, .activations = bench.activations, .executor = &executor});
+      load_model(bench.model, {.weights = bench.weights,
+                               .activations = bench.activations.value_or(generation_activations()),
+                               .executor = &executor});
   GenerateBenchResult result;
   result.times.processor_time = bench.threads == 1;
   Context context{.executor = &executor};
@@ -132,17 +118,21 @@ GenerateBenchResult run(const GenerateBench& bench) {
   ReadMeter reading(first_target(), std::size_t{256} << 20, executor);
   cache.step(context);  // warms up
   context.times = &result.times;
-  std::vector<double> samples;
+  std::vector<double> samples, bandwidths;
   for (int i = 0; i < bench.repeat; ++i) {
-    reading.measure();
+    bandwidths.push_back(reading.measure());
     samples.push_back(seconds_of(bench.threads, [&] { cache.step(context); }));
     result.all_seconds += samples.back();
   }
-  std::sort(samples.begin(), samples.end());
-  result.seconds = samples[samples.size() / 2];
-  result.weight_bytes = bytes_of_weights(model);
+  result.weight_bytes = result.times.weight_bytes / bench.repeat;
   result.cache_bytes = cache.bytes();
-  result.read_bandwidth = reading.best();
+  std::vector<double> shares;
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    shares.push_back((result.weight_bytes + result.cache_bytes) / samples[i] / bandwidths[i]);
+  }
+  result.seconds = median(samples);
+  result.read_bandwidth = median(bandwidths);
+  result.read_share = median(shares);
   return result;
 }
 
@@ -162,7 +152,8 @@ void print(const GenerateBench& bench, const GenerateBenchResult& r) {
                                          {"weight_bytes", r.weight_bytes},
                                          {"cache_bytes", r.cache_bytes},
                                          {"bytes_per_second", r.bytes_per_second()},
-                                         {"read_bytes_per_second", r.read_bandwidth}};
+                                         {"read_bytes_per_second", r.read_bandwidth},
+                                         {"read_share", r.read_share}};
     std::puts(json.dump().c_str());
     return;
   }
@@ -177,7 +168,7 @@ void print(const GenerateBench& bench, const GenerateBenchResult& r) {
   table.add({"attention", format("%.1f %% of the time", 100 * r.times.attention_seconds / r.all_seconds)});
   table.add({"weights, cache", format("%.0f MB, %.0f MB", 1e-6 * r.weight_bytes, 1e-6 * r.cache_bytes)});
   table.add({"both are read at", format("%.1f of %.1f GB/s: %.2f of plain reading", 1e-9 * r.bytes_per_second(),
-                                        1e-9 * r.read_bandwidth, r.bytes_per_second() / r.read_bandwidth)});
+                                        1e-9 * r.read_bandwidth, r.read_share)});
   std::fputs(table.text().c_str(), stdout);
 }
 

@@ -83,13 +83,7 @@ class LinearProblem {
     matrix.data = copy->view().data;
     return std::make_shared<StoredMatrix>(StoredMatrix{.matrix = matrix, .owner = copy});
   }
-  double bytes_of_product() const {
-    const WeightMatrix& m = matrices_.front()->matrix;
-    std::int64_t bytes = bytes_of(m);
-    if (m.row_scales) bytes += m.rows * 4;
-    if (m.block_scales) bytes += groups_of(m.rows) * blocks_of(m.columns) * kWeightGroup * 2;
-    return static_cast<double>(bytes);
-  }
+  double bytes_of_product() const { return static_cast<double>(bytes_with_scales(matrices_.front()->matrix)); }
 
   LinearBench bench_;
   std::vector<float> x_, y_;
@@ -161,10 +155,12 @@ class LinearMeasurement {
  private:
   // The widest vectors of the machine, whose f32 peak is what f32 arithmetic can reach.
   static std::string_view measured_target(const LinearBench& bench) {
-    if (!bench.target.empty() && bench.target != "avx512bf16" && bench.target != "amx") return bench.target;
+    const auto has_f32_peak = [](std::string_view name) {  // the peak of the others is that of bf16, or none
+      return name != "avx512bf16" && name != "amx" && name != "avx512vnni";
+    };
+    if (!bench.target.empty() && has_f32_peak(bench.target)) return bench.target;
     for (const LinearImplementation& candidate : cpu::linear_implementations()) {
-      const bool pairs = candidate.name == "avx512bf16" || candidate.name == "amx";  // their peak is that of bf16
-      if (!pairs && candidate.answer({}).refusal.empty()) return candidate.name;
+      if (has_f32_peak(candidate.name) && candidate.answer({}).refusal.empty()) return candidate.name;
     }
     return "";
   }

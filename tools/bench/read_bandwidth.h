@@ -15,8 +15,8 @@ class ReadMeter {
   // Memory of the kind that a cache has, and far larger than those of the processor.
   ReadMeter(std::string_view implementation, std::size_t bytes, Executor& executor);
 
-  // Reads in one, two and four streams.
-  void measure();
+  // Reads in one, two and four streams. The best of these, in bytes a second.
+  double measure();
   // Bytes a second, the best so far; 0 where the implementation is none of the CPU's.
   double best() const { return best_; }
 

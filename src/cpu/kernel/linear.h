@@ -40,23 +40,26 @@ inline void finish_row(const Block& block, int row, int out, int count, const Ve
   }
 }
 
-// kRows rows of x against kOuts rows of weights, which are widened on the way. What the next kOuts rows will need is
-// asked for meanwhile: a row of weights is often one page long, too short for the processor to see it coming.
+// kRows rows of x against kOuts rows of weights, which are widened on the way. `coming` is where the weights lie that
+// this thread needs afterwards: a row of weights is often one page long, too short for the processor to see it coming.
 template <class Weights, int kRows, int kOuts>
-inline void direct_tile(const LinearBlock& block, int out) {
+inline void direct_tile(const LinearBlock& block, int out, const char* coming) {
+  constexpr int64_t kVectorBytes = kWidth * sizeof(typename Weights::Type);
   Weights weights[kOuts];
   Vec sums[kRows][kOuts];
   for (int o = 0; o < kOuts; ++o) {
     weights[o] = Weights(block, out + o);
     for (int r = 0; r < kRows; ++r) sums[r][o] = Simd::zero();
   }
-  const int64_t columns = block.columns, ahead = kOuts * block.row_bytes;
+  const int64_t columns = block.columns;
   int64_t k = 0;
-  for (; k + kWidth <= columns; k += kWidth) {
+  for (; k + kWidth <= columns; k += kWidth, coming += kVectorBytes) {
+    if (k * static_cast<int64_t>(sizeof(typename Weights::Type)) % kLineBytes < kVectorBytes) {
+      for (int o = 0; o < kOuts; ++o) __builtin_prefetch(coming + o * block.row_bytes, 0, 2);
+    }
     Vec x[kRows];
     for (int r = 0; r < kRows; ++r) x[r] = Simd::load(block.x + r * columns + k);
     for (int o = 0; o < kOuts; ++o) {
-      __builtin_prefetch(static_cast<const char*>(weights[o].address(k)) + ahead, 0, 2);
       const Vec w = weights[o].load(k);
       for (int r = 0; r < kRows; ++r) sums[r][o] = Simd::fma(x[r], w, sums[r][o]);
     }
@@ -74,9 +77,14 @@ inline void direct_tile(const LinearBlock& block, int out) {
 
 template <class Weights, int kRows, int kOuts>
 inline void direct_rows(const LinearBlock& block) {
+  const auto* w = static_cast<const char*>(block.w);
+  const auto* next_w = static_cast<const char*>(block.next_w ? block.next_w : block.w);
   int out = 0;
-  for (; out + kOuts <= block.outs; out += kOuts) direct_tile<Weights, kRows, kOuts>(block, out);
-  for (; out < block.outs; ++out) direct_tile<Weights, kRows, 1>(block, out);
+  for (; out + kOuts <= block.outs; out += kOuts) {
+    const int next = out + kOuts;
+    direct_tile<Weights, kRows, kOuts>(block, out, next < block.outs ? w + next * block.row_bytes : next_w);
+  }
+  for (; out < block.outs; ++out) direct_tile<Weights, kRows, 1>(block, out, next_w);
 }
 
 inline void direct_block(const LinearBlock& block) {
@@ -181,6 +189,8 @@ inline void panel_block(const LinearBlock& block) {
     Ahead ahead(part.w, 0);
     if (next < block.outs) {
       ahead = Ahead(w + next * block.row_bytes, smaller(kPanelOuts, block.outs - next) * block.row_bytes);
+    } else if (block.next_w) {
+      ahead = Ahead(block.next_w, kPanelOuts * block.row_bytes);
     }
     for_row_tiles<kTileRows>(block.rows, [&]<int kRows>(int row) { panel_rows<kRows>(part, panel, row, ahead); });
   }

@@ -79,10 +79,9 @@ inline void narrow_rows(const NarrowBlock& block, int row, int out, int outs, Ah
   for (int r = 0; r < kRows; ++r) finish_row(block, row + r, out, outs, waiting[r]);
 }
 
-// One row alone against kOuts outputs. The weights of the next kOuts outputs are asked for meanwhile, as in
-// direct_tile().
+// One row alone against kOuts outputs. The weights that are `coming` are asked for meanwhile, as in direct_tile().
 template <int kOuts>
-inline void narrow_row(const NarrowBlock& block, int out) {
+inline void narrow_row(const NarrowBlock& block, int out, const uint16_t* coming) {
   Vec sums[kOuts];
   for (int o = 0; o < kOuts; ++o) sums[o] = Simd::zero();
   const int64_t columns = block.columns;
@@ -91,7 +90,7 @@ inline void narrow_row(const NarrowBlock& block, int out) {
   for (; k + kPairWidth <= columns; k += kPairWidth) {
     const __m512bh pairs = load_pairs(block.x + k);
     for (int o = 0; o < kOuts; ++o) {
-      __builtin_prefetch(w + (kOuts + o) * columns + k, 0, 2);
+      __builtin_prefetch(coming + o * columns + k, 0, 2);
       sums[o] = _mm512_dpbf16_ps(sums[o], pairs, load_pairs(w + o * columns + k));
     }
   }
@@ -106,9 +105,13 @@ inline void narrow_row(const NarrowBlock& block, int out) {
 
 inline void narrow_row_block(const NarrowBlock& block) {
   constexpr int kOuts = 8;
+  const uint16_t* next_w = block.next_w ? block.next_w : block.w;
   int out = 0;
-  for (; out + kOuts <= block.outs; out += kOuts) narrow_row<kOuts>(block, out);
-  for (; out < block.outs; ++out) narrow_row<1>(block, out);
+  for (; out + kOuts <= block.outs; out += kOuts) {
+    const int next = out + kOuts;
+    narrow_row<kOuts>(block, out, next < block.outs ? block.w + next * block.columns : next_w);
+  }
+  for (; out < block.outs; ++out) narrow_row<1>(block, out, next_w);
 }
 
 void narrow_block(const NarrowBlock& block) {
@@ -120,6 +123,8 @@ void narrow_block(const NarrowBlock& block) {
     Ahead ahead(w, 0);
     if (next < block.outs) {
       ahead = Ahead(w + outs * block.columns, smaller(kWidth, block.outs - next) * block.columns * 2);
+    } else if (block.next_w) {
+      ahead = Ahead(block.next_w, kWidth * block.columns * 2);
     }
     if (block.rows <= kMostRows) {
       with_row_count<kMostRows>(block.rows, [&]<int kRows>() { narrow_rows<kRows, 4, 4>(block, 0, out, outs, ahead); });

@@ -94,6 +94,14 @@ void round_row(const float* x, int64_t columns, WeightKind kind, const IntegerRo
   tame_scales(to.scales, (columns + kBlockColumns - 1) / kBlockColumns, *to.factors);
 }
 
+// Where the block lies that is kAhead bytes behind block b, in weights of kBytes a block; behind the last of `blocks`
+// come those of `coming`.
+template <int kBytes>
+inline const char* block_ahead(const char* w, int64_t b, int64_t blocks, const char* coming) {
+  constexpr int64_t kAhead = 4096 / kBytes;
+  return b + kAhead < blocks ? w + (b + kAhead) * kBytes : coming + (b + kAhead - blocks) * kBytes;
+}
+
 // Where a tile finds the weights of output `out` and the next ones, block by block.
 template <class Dots>
 class ByteWeights {
@@ -110,8 +118,10 @@ class ByteWeights {
     low = Dots::bytes(p);
     high = Dots::bytes(p + kQuads / 2 * kQuadBytes);
   }
-  void fetch(int64_t b) const {
-    for (int i = 0; i < kQuads; ++i) __builtin_prefetch(w_ + (b * kQuads + i) * kQuadBytes + kAhead, 0, 2);
+  // Asks for what comes kAhead bytes behind block b: of these weights, or of those that follow them.
+  void fetch(int64_t b, int64_t blocks, const ByteWeights& coming) const {
+    const char* p = block_ahead<kQuads * kQuadBytes>(w_, b, blocks, coming.w_);
+    for (int i = 0; i < kQuads; ++i) __builtin_prefetch(p + i * kQuadBytes, 0, 2);
   }
   static typename Dots::Int dot(typename Dots::Int sums, Weights w, typename Dots::Quad x) {
     return Dots::dot_bytes(sums, w, x);
@@ -119,7 +129,6 @@ class ByteWeights {
   static Vec scaled(Vec sums, int64_t) { return sums; }
 
  private:
-  static constexpr int kAhead = 4096;
   const char* w_ = nullptr;
 };
 
@@ -148,8 +157,9 @@ class HalfByteWeights {
   void load(int64_t b, int q, Weights& low, Weights& high) const { Dots::halves(address(b, q), low, high); }
   void unpack(int64_t b, int q, char* low, char* high) const { Dots::unpack(address(b, q), low, high); }
   const char* address(int64_t b, int q) const { return w_ + (b * (kQuads / 2) + q) * kQuadBytes; }
-  void fetch(int64_t b) const {
-    for (int i = 0; i < kQuads / 2; ++i) __builtin_prefetch(address(b, i) + kAhead, 0, 2);
+  void fetch(int64_t b, int64_t blocks, const HalfByteWeights& coming) const {
+    const char* p = block_ahead<kQuads / 2 * kQuadBytes>(w_, b, blocks, coming.w_);
+    for (int i = 0; i < kQuads / 2; ++i) __builtin_prefetch(p + i * kQuadBytes, 0, 2);
   }
   static typename Dots::Int dot(typename Dots::Int sums, Weights w, typename Dots::Quad x) {
     return Dots::dot_halves(sums, w, x);
@@ -157,7 +167,6 @@ class HalfByteWeights {
   Vec scaled(Vec sums, int64_t b) const { return Simd::mul(sums, scales_.at(b)); }
 
  private:
-  static constexpr int kAhead = 4096;
   const char* w_ = nullptr;
   BlockScales scales_;
 };
@@ -174,7 +183,7 @@ class UnpackedWeights {
     low = Dots::unpacked(p);
     high = Dots::unpacked(p + kQuads / 2 * kVectorBytes);
   }
-  void fetch(int64_t) const {}
+  void fetch(int64_t, int64_t, const UnpackedWeights&) const {}
   static typename Dots::Int dot(typename Dots::Int sums, Weights w, typename Dots::Quad x) {
     return Packed::dot(sums, w, x);
   }
@@ -219,7 +228,8 @@ constexpr int kFetchedLines = 4;  // a block of columns
 // each sum: one would wait for itself. A tile that has all the rows asks for its own weights ahead of time, others ask
 // for those of the next outputs.
 template <class Dots, class Source, int kRows, int kVectors>
-inline void integer_tile(const IntegerBlock& block, const Source (&source)[kVectors], int row, int out, Ahead* next) {
+inline void integer_tile(const IntegerBlock& block, const Source (&source)[kVectors], const Source (&coming)[kVectors],
+                         int row, int out, Ahead* next) {
   constexpr int kChains = kRows * kVectors <= 4 ? 2 : 1;
   const int64_t blocks = block.blocks;
   const IntegerRows& x = block.x;
@@ -239,7 +249,7 @@ inline void integer_tile(const IntegerBlock& block, const Source (&source)[kVect
     if (next) {
       for (int i = 0; i < kFetchedLines; ++i) next->fetch();
     } else {
-      for (int v = 0; v < kVectors; ++v) source[v].fetch(b);
+      for (int v = 0; v < kVectors; ++v) source[v].fetch(b, blocks, coming[v]);
     }
     for (int q = 0; q < kQuads / 2; ++q) {
       typename Dots::Weights low[kVectors], high[kVectors];
@@ -271,10 +281,12 @@ inline void integer_tile(const IntegerBlock& block, const Source (&source)[kVect
 
 // All rows of x against kVectors vectors of outputs.
 template <class Dots, class Source, int kVectors>
-inline void integer_rows(const IntegerBlock& block, const Source (&source)[kVectors], int out, Ahead next) {
+inline void integer_rows(const IntegerBlock& block, const Source (&source)[kVectors], const Source (&coming)[kVectors],
+                         int out, Ahead next) {
   Ahead* const ahead = block.rows > Dots::kTileRows ? &next : nullptr;
-  for_row_tiles<Dots::kTileRows>(
-      block.rows, [&]<int kRows>(int row) { integer_tile<Dots, Source, kRows>(block, source, row, out, ahead); });
+  for_row_tiles<Dots::kTileRows>(block.rows, [&]<int kRows>(int row) {
+    integer_tile<Dots, Source, kRows>(block, source, coming, row, out, ahead);
+  });
 }
 
 constexpr int kIntegerVectors = 2;
@@ -285,6 +297,8 @@ inline Ahead next_weights(const IntegerBlock& block, int out) {
   const int64_t group_bytes = block.blocks * kQuads * kQuadBytes / (block.kind == WeightKind::i8 ? 1 : 2);
   const int next = out + kIntegerVectors * kWidth;
   const char* w = static_cast<const char*>(block.w);
+  constexpr int kGroups = (kIntegerVectors * kWidth + kGroupRows - 1) / kGroupRows;
+  if (next >= block.outs && block.next_w) return {block.next_w, kGroups * group_bytes};
   if (next >= block.outs || next % kGroupRows != 0) return {w, 0};
   const int groups = (smaller(kIntegerVectors * kWidth, block.outs - next) + kGroupRows - 1) / kGroupRows;
   return {w + next / kGroupRows * group_bytes, groups * group_bytes};
@@ -302,10 +316,15 @@ inline void integer_outputs(const IntegerBlock& block, int out) {
       unpack_vector(packed[0], block.blocks, unpacked);
       unpack_vector(packed[1], block.blocks, other);
       const UnpackedWeights<Dots, Packed> source[] = {{packed[0], unpacked}, {packed[1], other}};
-      return integer_rows<Dots>(block, source, out, next);
+      return integer_rows<Dots>(block, source, source, out, next);
     }
   }
-  integer_rows<Dots>(block, packed, out, next);
+  const int follows = out + kIntegerVectors * kWidth;
+  IntegerBlock after = block;
+  if (follows >= block.outs && block.next_w) after.w = block.next_w;
+  const int first = follows < block.outs ? follows : 0;
+  const Packed coming[] = {{after, first}, {after, first + kWidth}};
+  integer_rows<Dots>(block, packed, coming, out, next);
 }
 
 template <class Dots>

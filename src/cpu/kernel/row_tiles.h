@@ -28,18 +28,19 @@ inline void for_row_tiles(int rows, Body body) {
   }
 }
 
+constexpr int64_t kLineBytes = 64;  // of a cache
+
 // Memory that will be needed soon. It comes into the second cache line by line, between multiply-adds.
 class Ahead {
  public:
   Ahead(const void* begin, int64_t bytes)
-      : next_(static_cast<const char*>(begin)), last_(next_ + (bytes > kLine ? bytes - kLine : 0)) {}
+      : next_(static_cast<const char*>(begin)), last_(next_ + (bytes > kLineBytes ? bytes - kLineBytes : 0)) {}
   void fetch() {
     __builtin_prefetch(next_, 0, 2);
-    next_ += next_ < last_ ? kLine : 0;
+    next_ += next_ < last_ ? kLineBytes : 0;
   }
 
  private:
-  static constexpr int kLine = 64;
   const char *next_, *last_;
 };
 

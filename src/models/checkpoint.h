@@ -72,7 +72,7 @@ struct LoadOptions {
 };
 
 // What generation does with matrices of bf16 where nothing is said: bf16 activations where the processor multiplies
-// bf16 by bf16, else f32. See docs/decisions/0025.
+// bf16 by bf16, else f32. See docs/decisions/0026.
 DType generation_activations();
 
 // Config, check, then the weights.

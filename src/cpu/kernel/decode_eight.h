@@ -21,8 +21,8 @@ struct Bf16Eight {
   using Lanes = Bf16Pairs;
   using KeyTile = Tile<Lanes>;
   static constexpr int kTileKeys = Lanes::kTileKeys;
-  static constexpr int kParts = 4;         // lanes of a quarter
-  static constexpr int kMostVectors = 4;   // of a key: their transposes are in registers
+  static constexpr int kParts = 4;        // lanes of a quarter
+  static constexpr int kMostVectors = 4;  // of a key: their transposes are in registers
   static constexpr int kVectorBytes = 64;
 
   static bool takes(int head_dim, int value_dim) {
@@ -111,8 +111,8 @@ struct Bf16Eight {
           }
         }
         for (int four = 0; four < kFours; ++four) {
-          fours[t + four][r] = _mm512_add_ps(_mm512_add_ps(sums[0][four], sums[2][four]),
-                                             _mm512_add_ps(sums[1][four], sums[3][four]));
+          fours[t + four][r] =
+              _mm512_add_ps(_mm512_add_ps(sums[0][four], sums[2][four]), _mm512_add_ps(sums[1][four], sums[3][four]));
         }
       }
     }

@@ -194,7 +194,8 @@ struct Bf16Product : FourKeyScores<Bf16Pairs>, PairedWeights<Bf16Product, Bf16Pa
     float* out = state.out + (first_row + pass.row) * state.out_stride + pass.column;
     unrolled<kRows * kBlocks>([&](int i) __attribute__((always_inline)) {
       const int r = i / kBlocks, c = i % kBlocks;
-      join_interleaved(low[r][c], high[r][c], values.factors[pass.row + r], out + r * state.out_stride + c * kPairedLanes);
+      join_interleaved(low[r][c], high[r][c], values.factors[pass.row + r],
+                       out + r * state.out_stride + c * kPairedLanes);
     });
     return kShare;
   }

@@ -40,8 +40,8 @@ struct DecodeScratch {
   float* out;       // [kRowBlock, out_stride]
 
   // Of eight rows: see Product::Eight.
-  float* eight_scores;      // [kEightRows, kTileKeys]
-  Weight* eight_weights;    // [planes, kEightRows, kTileKeys]
+  float* eight_scores;    // [kEightRows, kTileKeys]
+  Weight* eight_weights;  // [planes, kEightRows, kTileKeys]
   unsigned char* eight_q;
 
   // Of many rows: see Product::Prompt.

@@ -56,7 +56,7 @@ __device__ __forceinline__ int4 load_vector(const DeviceTensor& t, int batch, in
 template <class Element>
 __device__ __forceinline__ void to_floats(const int4& raw, float (&x)[kVector]) {
   alignas(16) Element elements[kVector];
-  memcpy(elements, &raw, sizeof(raw));
+  memcpy(static_cast<void*>(elements), &raw, sizeof(raw));
 #pragma unroll
   for (int i = 0; i < kVector; ++i) x[i] = to_float(elements[i]);
 }

@@ -190,7 +190,7 @@ class DecodeKernel : ManyRows<Product> {
   // One softmax for the four rows of a block, where they see the whole tile and nothing but the scale is between score
   // and logit; false where that is not so.
   bool softmax_of_four(int b, const KeyTile& tile, float (&factors)[kRowBlock], float (&restores)[kRowBlock]) {
-    if constexpr (Base::template reduces_eight<Simd>() && !requires { Product::kRowByRow; }) {
+    if constexpr (Base::template reduces_eight<Simd>()) {
       const int first = b * kRowBlock, last = first + kRowBlock - 1;
       if (rule_.transforms || block_.state.weighted || careful_ || last >= block_.row_count ||
           !sees_whole(first, tile) || !sees_whole(last, tile)) {

@@ -159,7 +159,6 @@ struct ByteProduct : ByteScores {
   using Weight = uint8_t;
   using Prompt = BytePrompt;
   static constexpr int kWeightPlanes = kBytePlanes;
-  static constexpr bool kRowByRow = true;  // one softmax for four rows is 8 % slower where the cache is in memory
   static constexpr int kPassRows = Lanes::kPassRows;
   static constexpr int kVectors = kTileKeys / kWidth;
 

@@ -132,6 +132,16 @@ class TileSoftmax {
     return requires { S::kReducesEight; };
   }
 
+  // body(0), ... body(kRows - 1). In line where rows are short: those of 128 keys would be too much code.
+  template <int kRows, class Body>
+  __attribute__((always_inline)) static void for_rows(Body body) {
+    if constexpr (KeyTile::kKeys <= 2 * kWidth) {
+      unrolled<kRows>(body);
+    } else {
+      for (int i = 0; i < kRows; ++i) body(i);
+    }
+  }
+
   // plain_softmax() of kRows rows at a time, with the same bits: their maxima and sums are lanes of vectors. Calls
   // store(i, weights) for each row.
   template <class S, int kRows, class Store>
@@ -140,7 +150,7 @@ class TileSoftmax {
     const RowStates& state = block_.state;
     const Vec scale = S::set1(rule_.scale);
     Vec rows[8];
-    unrolled<kRows>([&](int i) __attribute__((always_inline)) {
+    for_rows<kRows>([&](int i) __attribute__((always_inline)) {
       float* row = scores + i * KeyTile::kKeys;
       Vec largest[2] = {S::set1(kMinusInfinity), S::set1(kMinusInfinity)};
       const Vec by = S::set1(query_scale(first + i));
@@ -167,7 +177,7 @@ class TileSoftmax {
     S::store_first(row_factors, factors, kRows);
     alignas(64) float offsets[kWidth];
     S::store(offsets, S::select_less(S::set1(kMinusInfinity), after, S::sub(S::set1(-0.0f), after), S::set1(-0.0f)));
-    unrolled<kRows>([&](int i) __attribute__((always_inline)) {
+    for_rows<kRows>([&](int i) __attribute__((always_inline)) {
       const float* row = scores + i * KeyTile::kKeys;
       const Vec offset = S::set1(offsets[i]);
       TileVectors weights;

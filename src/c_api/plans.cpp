@@ -47,8 +47,8 @@ class Key {
     const rootdk_tensor& t = *tensor;
     if (!t.data || t.rank < 1 || t.rank > ROOTDK_MAX_RANK || t.device_kind != ROOTDK_CUDA) return false;
     const auto misalignment = reinterpret_cast<std::uintptr_t>(t.data) % kAlignment;
+    add(1 + t.rank, static_cast<std::int32_t>(misalignment));  // never 0, which is no tensor
     add(t.dtype, t.device_index);
-    add(1 + t.rank, static_cast<std::int32_t>(misalignment));
     for (int i = 0; i < t.rank; ++i) add(t.shape[i]);
     for (int i = 0; i < t.rank; ++i) add(t.strides[i]);
     return true;
@@ -107,10 +107,16 @@ bool add_tensors(Key& key, const Tensors& tensors) {
 template <class Call>
 class Plans {
  public:
-  Planned<Call>* find(const Key& key, std::uint64_t hash) {
-    const Entry& entry = entry_of(hash);
+  // Takes a plan out while its call runs, so that a call inside the caller's allocator neither changes nor drops it.
+  std::unique_ptr<Planned<Call>> take(const Key& key, std::uint64_t hash) {
+    Entry& entry = entry_of(hash);
     const bool same = entry.planned && entry.hash == hash && std::ranges::equal(entry.key, key.words());
-    return same ? entry.planned.get() : nullptr;
+    return same ? std::move(entry.planned) : nullptr;
+  }
+  void put_back(const Key& key, std::uint64_t hash, std::unique_ptr<Planned<Call>> planned) {
+    Entry& entry = entry_of(hash);
+    const bool same = !entry.planned && entry.hash == hash && std::ranges::equal(entry.key, key.words());
+    if (same) entry.planned = std::move(planned);
   }
 
   // Whether a call comes the second time. Calls of ever new shapes would otherwise pay for plans that they never use.
@@ -185,10 +191,11 @@ bool run_or_plan(const Key& key, const rootdk_execution& execution, SetAddresses
                            .workspace_bytes = execution.workspace_bytes,
                            .allocate = execution.allocate,
                            .allocate_user = execution.allocate_user};
-  if (Planned<Call>* const planned = known->find(key, hash)) {
+  if (std::unique_ptr<Planned<Call>> planned = known->take(key, hash)) {
     set_addresses(planned->call);
     planned->call.execution.cuda = cuda;
     dispatch::run_planned(*planned);
+    known->put_back(key, hash, std::move(planned));
     return true;
   }
   if (!known->is_worth_it(hash)) return false;

@@ -21,7 +21,8 @@ struct Answer {
   std::string refusal = {};         // why it cannot run the call here; empty: it can
   std::size_t workspace_bytes = 0;  // device scratch memory that run() needs
   bool carries_rows = false;        // run() takes a call with CarriedRows, too
-  // Takes the call that was asked about, whose workspace may have been given since; trusts its input.
+  // Takes the call that was asked about, or one that differs in addresses alone, equally aligned: the workspace may
+  // have been given since, and a forward or backward call may come again with other tensors. Trusts its input.
   std::function<void(const Call&)> run = {};
 };
 

@@ -15,6 +15,7 @@
 // The language comes first.
 #include "cuda/hopper/backward/params.h"
 #include "cuda/hopper/shared/params.h"
+#include "cuda/portable/arguments.h"
 #include "fake_runtime/runtime.h"
 #include "rootdk/c_api.h"
 
@@ -318,6 +319,49 @@ TEST(Plans, AnAddressThatIsNotAlignedIsAnotherCall) {
     ASSERT_EQ(call.forward(), ROOTDK_OK) << rootdk_last_error();
     EXPECT_EQ(fake_runtime().tensor_maps.empty(), i % 2 == 1) << i;
   }
+}
+
+// The portable kernels take what the Hopper ones refuse. They, too, get the addresses of the call that runs.
+TEST(Plans, PortableKernelsGetTheAddressesOfTheCall) {
+  for (int i = 0; i < 6; ++i) {
+    FakeCall call({}, kSomewhere + (std::uintptr_t(i) << 28));
+    call.q.data = static_cast<char*>(call.q.data) + 8;
+    cuda::portable::ForwardArguments given;
+    fake_runtime().reset();
+    fake_runtime().at_launch = [&](void** arguments) {
+      given = *static_cast<const cuda::portable::ForwardArguments*>(arguments[0]);
+    };
+    ASSERT_EQ(call.forward(), ROOTDK_OK) << rootdk_last_error();
+    fake_runtime().at_launch = nullptr;
+    EXPECT_EQ(given.q.data, call.q.data) << i;
+    EXPECT_EQ(given.k.data, call.k.data) << i;
+    EXPECT_EQ(given.v.data, call.v.data) << i;
+    EXPECT_EQ(given.out.data, call.out.data) << i;
+    EXPECT_EQ(given.lse.data, call.lse.data) << i;
+  }
+}
+
+TEST(Plans, ACallInsideTheAllocatorHarmsNothing) {
+  for (int i = 0; i < 4; ++i) {
+    FakeCall call({.causal = true}, kSomewhere);
+    ASSERT_EQ(call.backward(), ROOTDK_OK) << rootdk_last_error();
+  }
+  FakeCall outer({.causal = true}, kElsewhere);
+  outer.execution.allocate = [](void*, std::size_t) -> void* {
+    FakeCall inner({.causal = true}, kSomewhere);
+    EXPECT_EQ(inner.backward(), ROOTDK_OK) << rootdk_last_error();
+    fake_runtime().reset();
+    return reinterpret_cast<void*>(std::uintptr_t{0x7000'0000'0000});
+  };
+  BackwardParams params;
+  fake_runtime().reset();
+  fake_runtime().at_launch = [&](void** arguments) {
+    if (fake_runtime().launches.size() == 1) params = *static_cast<const BackwardParams*>(arguments[0]);
+  };
+  ASSERT_EQ(outer.backward(), ROOTDK_OK) << rootdk_last_error();
+  fake_runtime().at_launch = nullptr;
+  EXPECT_EQ(params.q.data, outer.q.data);
+  EXPECT_EQ(params.grad_v.data, outer.grad_v.data);
 }
 
 TEST(Plans, EveryThreadHasItsOwn) {

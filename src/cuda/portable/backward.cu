@@ -238,13 +238,11 @@ Answer<BackwardCall> answer(const BackwardCall& call) {
   if (std::string reason = refuse_call(call.saved.q, call.shape, call.params); !reason.empty()) {
     return {.refusal = reason};
   }
-  void* const memory = call.execution.cuda.workspace;
-  const BackwardPlan plan = make_plan(call, memory);
+  const BackwardPlan plan = make_plan(call, call.execution.cuda.workspace);
   if (std::string reason = refuse_plan(call, plan); !reason.empty()) return {.refusal = reason};
-  return {.workspace_bytes = plan.workspace_bytes, .run = [plan, memory](const BackwardCall& accepted) {
-            // A plan points into the workspace, which the caller's allocator gives after it was made.
-            void* const given = accepted.execution.cuda.workspace;
-            launch_plan(accepted, given == memory ? plan : make_plan(accepted, given));
+  // A plan points into tensors and workspace, which may be others when the call runs.
+  return {.workspace_bytes = plan.workspace_bytes, .run = [](const BackwardCall& accepted) {
+            launch_plan(accepted, make_plan(accepted, accepted.execution.cuda.workspace));
           }};
 }
 

@@ -116,16 +116,14 @@ void launch_plan(const ForwardCall& call, const ForwardPlan& plan) {
 
 Answer<ForwardCall> answer(const ForwardCall& call) {
   if (std::string reason = refuse_call(call.q, call.shape, call.params); !reason.empty()) return {.refusal = reason};
-  void* const memory = call.execution.cuda.workspace;
-  const ForwardPlan plan = make_plan(call, memory);
+  const ForwardPlan plan = make_plan(call, call.execution.cuda.workspace);
   if (std::string reason = refuse_blocks(plan.largest_grid()); !reason.empty()) return {.refusal = reason};
   if (std::string reason = refuse_shared_bytes(call.q.device, plan.kernel.shared_bytes); !reason.empty()) {
     return {.refusal = reason};
   }
-  return {.workspace_bytes = plan.workspace_bytes, .run = [plan, memory](const ForwardCall& accepted) {
-            // A plan points into the workspace, which the caller's allocator gives after it was made.
-            void* const given = accepted.execution.cuda.workspace;
-            launch_plan(accepted, given == memory ? plan : make_plan(accepted, given));
+  // A plan points into tensors and workspace, which may be others when the call runs.
+  return {.workspace_bytes = plan.workspace_bytes, .run = [](const ForwardCall& accepted) {
+            launch_plan(accepted, make_plan(accepted, accepted.execution.cuda.workspace));
           }};
 }
 

@@ -44,13 +44,13 @@ template <class Gemm>
 inline void masked_gradient(float* logits, float* dp, int columns, const BackwardRow& row, float scale) {
   const Vec factor = Simd::set1(scale), offset = Simd::set1(-row.lse);
   const Vec dot = Simd::set1(row.dot + row.grad_entropy * row.entropy);
-  const Vec entropy = Simd::set1(-row.grad_entropy * kLn2), smallest = Simd::set1(0x1p-149f);
+  const Vec entropy = Simd::set1(-row.grad_entropy * kLn2), lowest = Simd::set1(-150.0f);
   for (int t = 0; t < columns; t += kWidth) {
     const Vec x = Simd::fma(Simd::load(logits + t), factor, offset);
     const Vec p = exponential_of<Gemm>(x);
     const Vec inner = Simd::fma(entropy, clamp_exponent(x), Simd::sub(Simd::load(dp + t), dot));
     Simd::store(logits + t, p);
-    Simd::store(dp + t, Simd::select_less(p, smallest, Simd::zero(), Simd::mul(p, inner)));
+    Simd::store(dp + t, Simd::select_less(x, lowest, Simd::zero(), Simd::mul(p, inner)));
   }
 }
 

@@ -44,12 +44,25 @@ double largest_finite(const ConstTensorView& view) {
   return largest;
 }
 
+// The grid, and what it lacks: values so much narrower than keys that the second half of their columns has none.
+std::vector<CaseSpec> cases() {
+  std::vector<CaseSpec> all = conformance_cases();
+  CaseSpec narrow{
+      .name = "fp8_narrow_values", .heads = 3, .q_len = 192, .kv_len = 200, .head_dim = 192, .value_dim = 64};
+  all.push_back(narrow);
+  narrow.name = "fp8_narrow_values_packed";
+  narrow.q_starts = {0, 20, 170};
+  narrow.kv_starts = {0, 40, 190};
+  all.push_back(narrow);
+  return all;
+}
+
 // e4m3 numbers are off by 2^-4 at most and 0.025 in the mean; what that does to weights grows with the logits.
 TEST_P(HopperFp8, IsAsCloseToExactAttentionAsE4m3Allows) {
   const Target target{.name = "sm90", .memory = &cuda_memory()};
   int runs = 0;
   std::string refused;
-  for (const CaseSpec& spec : conformance_cases()) {
+  for (const CaseSpec& spec : cases()) {
     if (spec.scalars.score != Score::dot) continue;
     AttentionCase problem = make_case(spec, GetParam());
     SCOPED_TRACE(problem.name);
@@ -73,7 +86,7 @@ TEST_P(HopperFp8, GradientIsAsCloseToTheExactOneAsE4m3Allows) {
   const Target target{.name = "sm90", .memory = &cuda_memory()};
   int runs = 0;
   std::string refused;
-  for (const CaseSpec& spec : conformance_cases()) {
+  for (const CaseSpec& spec : cases()) {
     if (spec.scalars.score != Score::dot) continue;
     AttentionCase problem = make_case(spec, GetParam());
     SCOPED_TRACE(problem.name);

@@ -78,7 +78,7 @@ __device__ __forceinline__ void send_output(std::uint32_t rows, const ForwardMap
       ptx::bulk_commit();
     }
   } else {
-    const int vectors = min(p.value_dim - first_column, C::kHeadDim) / 8;
+    const int vectors = max(0, min(p.value_dim - first_column, C::kHeadDim)) / 8;
     using Element = typename C::Element;
 #pragma unroll 1
     for (int at = lane; at < count * vectors; at += 32) {

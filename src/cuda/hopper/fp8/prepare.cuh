@@ -192,7 +192,7 @@ constexpr int parts_of(int head_dim) { return 1024 / head_dim < 8 ? 4 : 8; }
 
 // The mean key, the mean value and the scales of v. A thread adds the chunks of its part in order, the first part's
 // threads add the parts.
-inline __global__ void finish_kernel(const ForwardParams p, const Prepared to) {
+inline __global__ void __launch_bounds__(1024) finish_kernel(const ForwardParams p, const Prepared to) {
   __shared__ float4 parts[1024];
   const int head = blockIdx.x, sequence = blockIdx.y;
   const Rows rows = rows_of(p, sequence);

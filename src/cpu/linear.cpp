@@ -121,6 +121,14 @@ void run_floats(const LinearCall& call, const LinearTable& kernels) {
   run_tasks(executor, tasks, call.rows, compute);
 }
 
+// From row to row of x in bf16. Rows of weights often lie a multiple of 4 KiB apart, so that those of a tile share sets
+// of the first cache. Rows of x begin a quarter of its sets apart, and leave room for them.
+std::int64_t spread_stride(std::int64_t columns) {
+  constexpr std::int64_t kLine = 32, kSets = 64;  // bf16 numbers of a line; sets of 32 and 48 KiB
+  const std::int64_t lines = (columns + kLine - 1) / kLine, past = kSets / 4 + 1;
+  return ((lines - past + kSets - 1) / kSets * kSets + past) * kLine;
+}
+
 // bf16 weights that round x. A target without their products widens the rounded numbers again.
 class NarrowRun {
  public:
@@ -128,8 +136,7 @@ class NarrowRun {
       : call_(call), kernels_(kernels), columns_(call.products.front().weight.columns) {}
 
   void run() const {
-    // One line longer than a multiple of the first cache's ways: rows that lie a power of two apart share its sets.
-    const std::int64_t stride = (columns_ + 63) / 64 * 64 + 32;
+    const std::int64_t stride = spread_stride(columns_);
     Workspace memory(Workspace::aligned(static_cast<std::size_t>(call_.rows * stride) * sizeof(std::uint16_t)));
     auto* x = memory.take<std::uint16_t>(static_cast<std::size_t>(call_.rows * stride));
     Executor& executor = executor_of(call_);

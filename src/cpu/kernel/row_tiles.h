@@ -33,15 +33,15 @@ constexpr int64_t kLineBytes = 64;  // of a cache
 // Memory that will be needed soon. It comes into the second cache line by line, between multiply-adds.
 class Ahead {
  public:
-  Ahead(const void* begin, int64_t bytes)
-      : next_(static_cast<const char*>(begin)), last_(next_ + (bytes > kLineBytes ? bytes - kLineBytes : 0)) {}
+  Ahead(const void* begin, int64_t bytes) : next_(static_cast<const char*>(begin)), end_(next_ + bytes) {}
   void fetch() {
+    if (next_ >= end_) return;
     __builtin_prefetch(next_, 0, 2);
-    next_ += next_ < last_ ? kLineBytes : 0;
+    next_ += kLineBytes;
   }
 
  private:
-  const char *next_, *last_;
+  const char *next_, *end_;
 };
 
 }  // namespace

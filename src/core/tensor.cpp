@@ -1,10 +1,12 @@
 #include "rootdk/tensor.h"
 
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <new>
 #include <sstream>
+#include <type_traits>
 #include <utility>
 
 #include "core/check.h"
@@ -139,15 +141,29 @@ float round_to_odd(double x) {
 
 namespace {
 
+// One rounding: types other than f64 are exact in f32.
+template <class To, class From>
+To converted(From x) {
+  if constexpr (std::is_same_v<From, double> || std::is_same_v<To, double>) {
+    return from_double<To>(to_double(x));
+  } else {
+    return static_cast<To>(static_cast<float>(x));
+  }
+}
+
+// Row by row: the last dimension in one loop.
 template <class From, class To>
 void convert_elements(const ConstTensorView& source, To* target) {
+  if (source.elements() == 0) return;
   const From* base = source.as<From>();
+  const int last = source.rank - 1;
+  const std::int64_t columns = source.size(last), stride = source.stride(last);
   std::array<std::int64_t, kMaxRank> index{};
-  for (std::int64_t n = source.elements(); n > 0; --n) {
-    std::int64_t offset = 0;
-    for (int i = 0; i < source.rank; ++i) offset += index[static_cast<std::size_t>(i)] * source.stride(i);
-    *target++ = from_double<To>(to_double(base[offset]));
-    for (int i = source.rank; i-- > 0;) {
+  for (std::int64_t rows = source.elements() / columns; rows > 0; --rows, target += columns) {
+    const From* row = base;
+    for (int i = 0; i < last; ++i) row += index[static_cast<std::size_t>(i)] * source.stride(i);
+    for (std::int64_t column = 0; column < columns; ++column) target[column] = converted<To>(row[column * stride]);
+    for (int i = last; i-- > 0;) {
       if (++index[static_cast<std::size_t>(i)] < source.size(i)) break;
       index[static_cast<std::size_t>(i)] = 0;
     }

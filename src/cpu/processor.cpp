@@ -4,6 +4,10 @@
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#elif defined(__aarch64__) && defined(__APPLE__)
+#include <sys/sysctl.h>
 #endif
 
 namespace rootdk::cpu {
@@ -52,6 +56,22 @@ Processor look() {
   found.amx = tiles && found.avx512bf16 && bit(extended.d, 24) && bit(extended.d, 22) && request_tiles();
   return found;
 }
+#elif defined(__aarch64__) && defined(__linux__)
+Processor look() {
+  // HWCAP_ASIMDDP and HWCAP2_BF16, which older headers lack.
+  constexpr unsigned long kDot = 1ul << 20, kBf16 = 1ul << 14;
+  return {.arm_dot = (getauxval(AT_HWCAP) & kDot) != 0, .arm_bf16 = (getauxval(AT_HWCAP2) & kBf16) != 0};
+}
+#elif defined(__aarch64__) && defined(__APPLE__)
+bool has(const char* feature) {
+  int value = 0;
+  std::size_t size = sizeof value;
+  return sysctlbyname(feature, &value, &size, nullptr, 0) == 0 && value != 0;
+}
+
+Processor look() {
+  return {.arm_dot = has("hw.optional.arm.FEAT_DotProd"), .arm_bf16 = has("hw.optional.arm.FEAT_BF16")};
+}
 #else
 Processor look() { return {}; }
 #endif
@@ -61,6 +81,10 @@ Processor look() { return {}; }
 const Processor& processor() {
   static const Processor found = look();
   return found;
+}
+
+std::string without(bool has, const char* feature) {
+  return has ? std::string() : std::string("this processor has no ") + feature;
 }
 
 }  // namespace rootdk::cpu

@@ -279,7 +279,7 @@ TEST(LinearTargets, TwoHaveProductsOfBf16) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, LinearTarget,
-                         ::testing::Values("avx512bf16", "avx512", "avx2", "baseline", "neon", "wasm"),
+                         ::testing::Values("avx512bf16", "avx512", "avx2", "baseline", "neondot", "neon", "wasm"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

@@ -10,7 +10,18 @@ const DecodeTable& bytes_decode() {
   return kTable;
 }
 
+const DecodeTable& pairs_decode() {
+  static const DecodeTable kTable = with_kinds(bytes_decode(), neonbf16_decode());
+  return kTable;
+}
+
+bool has_pairs() { return processor().arm_bf16 && processor().arm_dot; }
+
 constexpr DecodeTarget kTargets[] = {
+    {.name = "neonbf16",
+     .kernels = pairs_decode,
+     .linear = neondot_linear,
+     .missing = [] { return without(has_pairs(), "bf16 products with dot products (bf16, asimddp)"); }},
     {.name = "neondot",
      .kernels = bytes_decode,
      .linear = neondot_linear,

@@ -20,7 +20,7 @@ bool has_pairs() { return processor().arm_bf16 && processor().arm_dot; }
 constexpr DecodeTarget kTargets[] = {
     {.name = "neonbf16",
      .kernels = pairs_decode,
-     .linear = neondot_linear,
+     .linear = neonbf16_linear,
      .missing = [] { return without(has_pairs(), "bf16 products with dot products (bf16, asimddp)"); }},
     {.name = "neondot",
      .kernels = bytes_decode,

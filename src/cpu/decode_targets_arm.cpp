@@ -15,13 +15,11 @@ const DecodeTable& pairs_decode() {
   return kTable;
 }
 
-bool has_pairs() { return processor().arm_bf16 && processor().arm_dot; }
-
 constexpr DecodeTarget kTargets[] = {
     {.name = "neonbf16",
      .kernels = pairs_decode,
      .linear = neonbf16_linear,
-     .missing = [] { return without(has_pairs(), "bf16 products with dot products (bf16, asimddp)"); }},
+     .missing = [] { return without(processor().arm_bf16, "bf16 products with dot products (bf16, asimddp)"); }},
     {.name = "neondot",
      .kernels = bytes_decode,
      .linear = neondot_linear,

@@ -56,21 +56,29 @@ Processor look() {
   found.amx = tiles && found.avx512bf16 && bit(extended.d, 24) && bit(extended.d, 22) && request_tiles();
   return found;
 }
-#elif defined(__aarch64__) && defined(__linux__)
-Processor look() {
-  // HWCAP_ASIMDDP and HWCAP2_BF16, which older headers lack.
-  constexpr unsigned long kDot = 1ul << 20, kBf16 = 1ul << 14;
-  return {.arm_dot = (getauxval(AT_HWCAP) & kDot) != 0, .arm_bf16 = (getauxval(AT_HWCAP2) & kBf16) != 0};
-}
-#elif defined(__aarch64__) && defined(__APPLE__)
+#elif defined(__aarch64__)
+#if defined(__linux__)
+// HWCAP_ASIMDDP and HWCAP2_BF16, which older headers lack.
+bool has_dot() { return (getauxval(AT_HWCAP) & 1ul << 20) != 0; }
+bool has_bf16() { return (getauxval(AT_HWCAP2) & 1ul << 14) != 0; }
+#elif defined(__APPLE__)
 bool has(const char* feature) {
   int value = 0;
   std::size_t size = sizeof value;
   return sysctlbyname(feature, &value, &size, nullptr, 0) == 0 && value != 0;
 }
+bool has_dot() { return has("hw.optional.arm.FEAT_DotProd"); }
+bool has_bf16() { return has("hw.optional.arm.FEAT_BF16"); }
+#else
+bool has_dot() { return false; }
+bool has_bf16() { return false; }
+#endif
 
 Processor look() {
-  return {.arm_dot = has("hw.optional.arm.FEAT_DotProd"), .arm_bf16 = has("hw.optional.arm.FEAT_BF16")};
+  Processor found;
+  found.arm_dot = has_dot();
+  found.arm_bf16 = found.arm_dot && has_bf16();
+  return found;
 }
 #else
 Processor look() { return {}; }

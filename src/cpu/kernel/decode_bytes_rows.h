@@ -16,6 +16,7 @@ struct ByteRowLanes : ByteLanes {
   using Sum = Bytes::Words;
   static constexpr int kMaxPlanes = kBytePlanes;
   static constexpr int kLanes = Bytes::kLanes;
+  static constexpr int kLanesAtOnce = kLanes;
 
   static Vector load(const int8_t* p) { return Bytes::keys(Bytes::load(p)); }
   static Vector load_first(const int8_t* p, int n) { return Bytes::keys(Bytes::load_first(p, n)); }

@@ -14,11 +14,13 @@ struct E4m3RowLanes : WidenOnce {
   using Lane = uint16_t;
   using Vector = Pairs::Vector;
   using Sum = Vec;
+  static constexpr int kParts = 2;
   struct Loaded {
-    Vector parts[2];
+    Vector parts[kParts];
   };
   static constexpr int kMaxPlanes = Bf16Pairs::kMaxPlanes;
   static constexpr int kLanes = E4m3Vectors::kLanes;
+  static constexpr int kLanesAtOnce = kLanes;
   static_assert(kLanes == 2 * kPairedLanes);
 
   static Loaded load(const uint8_t* p) { return widened(E4m3Vectors::load(p)); }

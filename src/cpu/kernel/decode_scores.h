@@ -71,7 +71,11 @@ struct FourKeyScores {
   // Whether planes are bytes of integers, which Lanes::query_scale scales.
   static constexpr bool kIntegers = requires(const float* q) { Lanes::query_scale(q, 0); };
   using Loaded = decltype(Lanes::load(static_cast<const Element*>(nullptr)));
-  static constexpr int kParts = sizeof(Loaded) / sizeof(Vector);  // bytes may be widened to more than one vector
+  // Vectors that one load gives: bytes may be widened to more than one.
+  static constexpr int kParts = [] {
+    if constexpr (requires { Lanes::kParts; }) return Lanes::kParts;
+    return 1;
+  }();
 
   static Vector part_of(const Loaded& loaded, int part) {
     if constexpr (kParts == 1) {
@@ -81,9 +85,12 @@ struct FourKeyScores {
     }
   }
 
-  // At least a line of memory.
+  // At least a line of memory, unless the lanes say that a vector is enough.
   static constexpr int kLineElements = kLine / static_cast<int>(sizeof(Element));
-  static constexpr int kLanesAtOnce = kLineElements > kLanes ? kLineElements : kLanes;
+  static constexpr int kLanesAtOnce = [] {
+    if constexpr (requires { Lanes::kLanesAtOnce; }) return Lanes::kLanesAtOnce;
+    return kLineElements > kLanes ? kLineElements : kLanes;
+  }();
 
   // Four keys that lie one after another, and four of which the last may repeat.
   struct EvenRows {
@@ -145,10 +152,11 @@ struct FourKeyScores {
       }
     };
     constexpr int kAdvance = kWhole ? kLanesAtOnce : kLanes;
+    constexpr int kLinesAhead = kWhole && kAdvance < kLineElements ? 4 * kAdvance / kLineElements : 4;
     int d = 0;
     do {
       for (int part = 0; part < kAdvance && kFirst == 0; part += kLineElements) {
-        for (int i = 0; i < 4; ++i) prefetch_line(ahead + 4 * (d + part) + i * kLineElements);
+        for (int i = 0; i < kLinesAhead; ++i) prefetch_line(ahead + 4 * (d + part) + i * kLineElements);
       }
       for (int part = 0; part < kAdvance; part += kLanes) add(d + part);
       d += kAdvance;

@@ -119,6 +119,7 @@ const BackwardTable& backward_avx512_kernels();
 const BackwardTable& backward_avx512bf16_kernels();
 const BackwardTable& backward_amx_kernels();
 const BackwardTable& backward_neon_kernels();
+const BackwardTable& backward_neonbf16_kernels();
 const BackwardTable& backward_wasm_kernels();
 
 }  // namespace rootdk::cpu

@@ -79,8 +79,9 @@ struct DecodeTable {
   float (*read)(const float* memory, int64_t count, int streams) = nullptr;
 };
 
-// One function per target that this build has; see targets/decode_*.cpp. Those of avx512vnni, avx512bf16 and avx512vbmi
-// have the kinds of cache alone for which these instructions are better than those of avx512: int8, bf16 and e4m3.
+// One function per target that this build has; see targets/decode_*.cpp. Those of avx512vnni, avx512bf16, avx512vbmi,
+// neondot and neonbf16 have the kinds of cache alone for which these instructions are better than those of avx512 or
+// neon: int8, bf16 and e4m3.
 const DecodeTable& baseline_decode();
 const DecodeTable& avx2_decode();
 const DecodeTable& avx512_decode();
@@ -88,6 +89,8 @@ const DecodeTable& avx512vnni_decode();
 const DecodeTable& avx512bf16_decode();
 const DecodeTable& avx512vbmi_decode();
 const DecodeTable& neon_decode();
+const DecodeTable& neondot_decode();
+const DecodeTable& neonbf16_decode();
 const DecodeTable& wasm_decode();
 
 }  // namespace rootdk::cpu

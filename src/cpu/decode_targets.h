@@ -10,7 +10,8 @@
 namespace rootdk::cpu {
 
 // A target of this build for what runs beside attention: decoding over a cache, products with stored weights. Its name
-// is the one that attention uses, but for avx512vnni, whose products of bytes are for caches alone.
+// is the one that attention uses, but for avx512vnni and neondot, whose products of bytes are for caches and stored
+// weights alone.
 struct DecodeTarget {
   std::string_view name;
   const DecodeTable& (*kernels)() = nullptr;
@@ -21,5 +22,13 @@ struct DecodeTarget {
 
 // In the order in which they are preferred. One of decode_targets_x86.cpp, _arm.cpp, _wasm.cpp, _none.cpp provides it.
 std::span<const DecodeTarget> decode_targets();
+
+// A table with the better kernels that another one has for some kinds of cache.
+inline DecodeTable with_kinds(DecodeTable table, const DecodeTable& better) {
+  for (int kind = 0; kind < kCacheKinds; ++kind) {
+    if (better.kinds[kind].run) table.kinds[kind] = better.kinds[kind];
+  }
+  return table;
+}
 
 }  // namespace rootdk::cpu

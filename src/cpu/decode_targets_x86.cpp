@@ -5,19 +5,7 @@
 namespace rootdk::cpu {
 namespace {
 
-std::string without(bool has, const char* feature) {
-  return has ? std::string() : std::string("this processor has no ") + feature;
-}
-
 bool has_pairs() { return processor().avx512bf16 && processor().avx512vnni; }
-
-// avx512 with the better kernels for some kinds of cache.
-DecodeTable with_kinds(DecodeTable table, const DecodeTable& better) {
-  for (int kind = 0; kind < kCacheKinds; ++kind) {
-    if (better.kinds[kind].run) table.kinds[kind] = better.kinds[kind];
-  }
-  return table;
-}
 
 const DecodeTable& bytes_decode() {
   static const DecodeTable kTable = with_kinds(avx512_decode(), avx512vnni_decode());

@@ -165,6 +165,7 @@ const KernelTable& avx512_kernels();
 const KernelTable& avx512bf16_kernels();
 const KernelTable& amx_kernels();
 const KernelTable& neon_kernels();
+const KernelTable& neonbf16_kernels();
 const KernelTable& wasm_kernels();
 
 }  // namespace rootdk::cpu

@@ -99,6 +99,8 @@ const LinearTable& avx2_linear();
 const LinearTable& avx512_linear();
 const LinearTable& avx512bf16_linear();
 const LinearTable& neon_linear();
+const LinearTable& neondot_linear();
+const LinearTable& neonbf16_linear();
 const LinearTable& wasm_linear();
 
 }  // namespace rootdk::cpu

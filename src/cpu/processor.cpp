@@ -4,6 +4,10 @@
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#elif defined(__aarch64__) && defined(__APPLE__)
+#include <sys/sysctl.h>
 #endif
 
 namespace rootdk::cpu {
@@ -52,6 +56,30 @@ Processor look() {
   found.amx = tiles && found.avx512bf16 && bit(extended.d, 24) && bit(extended.d, 22) && request_tiles();
   return found;
 }
+#elif defined(__aarch64__)
+#if defined(__linux__)
+// HWCAP_ASIMDDP and HWCAP2_BF16, which older headers lack.
+bool has_dot() { return (getauxval(AT_HWCAP) & 1ul << 20) != 0; }
+bool has_bf16() { return (getauxval(AT_HWCAP2) & 1ul << 14) != 0; }
+#elif defined(__APPLE__)
+bool has(const char* feature) {
+  int value = 0;
+  std::size_t size = sizeof value;
+  return sysctlbyname(feature, &value, &size, nullptr, 0) == 0 && value != 0;
+}
+bool has_dot() { return has("hw.optional.arm.FEAT_DotProd"); }
+bool has_bf16() { return has("hw.optional.arm.FEAT_BF16"); }
+#else
+bool has_dot() { return false; }
+bool has_bf16() { return false; }
+#endif
+
+Processor look() {
+  Processor found;
+  found.arm_dot = has_dot();
+  found.arm_bf16 = found.arm_dot && has_bf16();
+  return found;
+}
 #else
 Processor look() { return {}; }
 #endif
@@ -61,6 +89,10 @@ Processor look() { return {}; }
 const Processor& processor() {
   static const Processor found = look();
   return found;
+}
+
+std::string without(bool has, const char* feature) {
+  return has ? std::string() : std::string("this processor has no ") + feature;
 }
 
 }  // namespace rootdk::cpu

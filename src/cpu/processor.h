@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string>
+
 namespace rootdk::cpu {
 
 // What this processor and its operating system offer, looked up once.
@@ -11,8 +13,13 @@ struct Processor {
   bool avx512vnni = false;  // vpdpbusd
   bool avx512vbmi = false;  // vpermi2b
   bool amx = false;         // amx-tile and amx-bf16, and the kernel lets this process use the tiles
+  bool arm_dot = false;     // sdot and udot
+  bool arm_bf16 = false;    // bfdot, with arm_dot
 };
 
 const Processor& processor();
+
+// What keeps this processor from running a target, as a sentence; empty where it has the feature.
+std::string without(bool has, const char* feature);
 
 }  // namespace rootdk::cpu

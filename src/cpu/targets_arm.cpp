@@ -1,3 +1,4 @@
+#include "cpu/processor.h"
 #include "cpu/targets.h"
 #include "rootdk/export.h"
 
@@ -5,6 +6,11 @@ namespace rootdk::cpu {
 namespace {
 
 constexpr Target kTargets[] = {
+    {.name = "neonbf16",
+     .kernels = neonbf16_kernels,
+     .backward = backward_neonbf16_kernels,
+     .bf16_products = true,
+     .missing = [] { return without(processor().arm_bf16, "bf16 products with dot products (bf16, asimddp)"); }},
     {.name = "neon",
      .kernels = neon_kernels,
      .backward = backward_neon_kernels,

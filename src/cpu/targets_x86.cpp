@@ -5,10 +5,6 @@
 namespace rootdk::cpu {
 namespace {
 
-std::string without(bool has, const char* feature) {
-  return has ? std::string() : std::string("this processor has no ") + feature;
-}
-
 constexpr Target kTargets[] = {
     {.name = "amx",
      .kernels = amx_kernels,

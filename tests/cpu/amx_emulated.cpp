@@ -1,6 +1,7 @@
 // Stands in for targets/amx.cpp and targets/backward_amx.cpp with tile registers in memory; compiled for avx512bf16.
 #include "cpu/simd/avx512.h"
 // The vector comes first.
+#include "cpu/simd/pairs_avx512.h"
 
 namespace rootdk::cpu {
 namespace {

@@ -156,7 +156,7 @@ class LinearMeasurement {
   // The widest vectors of the machine, whose f32 peak is what f32 arithmetic can reach.
   static std::string_view measured_target(const LinearBench& bench) {
     const auto has_f32_peak = [](std::string_view name) {  // the peak of the others is that of bf16, or none
-      return name != "avx512bf16" && name != "amx" && name != "avx512vnni";
+      return !name.ends_with("bf16") && name != "amx" && name != "avx512vnni" && name != "neondot";
     };
     if (!bench.target.empty() && has_f32_peak(bench.target)) return bench.target;
     for (const LinearImplementation& candidate : cpu::linear_implementations()) {

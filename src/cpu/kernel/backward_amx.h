@@ -25,18 +25,18 @@ struct BackwardAmxGemm : BackwardPairs<AmxGemm> {
 struct BackwardAmxPacking : BackwardBf16Packing<AmxGemm> {
   // [dim padded, kBackwardRows]; rows are padded with zeros to the depth of a product.
   static bool query_rows(const SourceRows& source, void* packed) {
-    NotFinite not_finite;
-    const __m512i halves[2] = {pair_order(0), pair_order(kPairs)};
+    Pairs::NotFinite not_finite;
+    const Pairs::InOrder order;
     for (int d = 0; d < source.dim; d += 2 * kPairs) {
       for (int row = 0; row < source.rows; row += 2 * kPairs) {
         Vec squares[2][kWidth];  // [half of the dimensions, pair of rows]
         for (int pair = 0; pair < kPairs; ++pair) {
-          const __m512i even = load_row(source, row + 2 * pair, d), odd = load_row(source, row + 2 * pair + 1, d);
+          const Pairs::Vector even = load_row(source, row + 2 * pair, d);
+          const Pairs::Vector odd = load_row(source, row + 2 * pair + 1, d);
           not_finite.add(even);
           not_finite.add(odd);
-          for (int half = 0; half < 2; ++half) {
-            squares[half][pair] = _mm512_castsi512_ps(_mm512_permutex2var_epi16(even, halves[half], odd));
-          }
+          squares[0][pair] = Pairs::as_floats(order.first(even, odd));
+          squares[1][pair] = Pairs::as_floats(order.second(even, odd));
         }
         for (int half = 0; half < 2; ++half) {
           Simd::transpose(squares[half]);

@@ -6,35 +6,12 @@
 
 #include <immintrin.h>
 
+#include "cpu/kernel/decode_avx512.h"
 #include "cpu/kernel/decode_paired.h"
+#include "cpu/kernel/e4m3_bytes.h"
 
 namespace rootdk::cpu {
 namespace {
-
-// bf16 numbers by the magnitude of an e4m3 number, low bytes and high bytes apart.
-struct E4m3Bytes {
-  alignas(64) unsigned char low[128], high[128];
-
-  constexpr E4m3Bytes() : low(), high() {
-    for (unsigned magnitude = 0; magnitude < 128; ++magnitude) {
-      const unsigned bits = bf16_of(magnitude);
-      low[magnitude] = static_cast<unsigned char>(bits & 0xffu);
-      high[magnitude] = static_cast<unsigned char>(bits >> 8);
-    }
-  }
-
- private:
-  static constexpr unsigned bf16_of(unsigned magnitude) {
-    constexpr unsigned kBiases = 127 - 7, kNan = 0x7fc0;
-    if (magnitude == 0x7f) return kNan;
-    if (magnitude >= 8) return (magnitude << 4) + (kBiases << 7);
-    if (magnitude == 0) return 0;
-    // Subnormal: the highest bit of the mantissa becomes the one that a normal number does not store.
-    const unsigned shift = magnitude >= 4 ? 1 : magnitude >= 2 ? 2 : 3;
-    return ((kBiases + 1 - shift) << 7) | ((magnitude << shift & 7u) << 4);
-  }
-};
-constexpr E4m3Bytes kE4m3Bytes;
 
 class E4m3Table {
  public:
@@ -207,7 +184,7 @@ struct E4m3Scores {
 // 32 numbers as bf16, in order.
 struct LoadE4m3 {
   static __m512i load(const uint8_t* p, int n) {
-    const __m512i bytes = _mm512_zextsi256_si512(_mm256_maskz_loadu_epi8(first_lanes(n), p));
+    const __m512i bytes = _mm512_zextsi256_si512(_mm256_maskz_loadu_epi8(Pairs::first(n), p));
     const __m512i eights = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 4, 1, 4, 2, 4, 3, 4), bytes);
     __m512i first, second;
     E4m3Table().widen(eights, first, second);

@@ -5,7 +5,9 @@
 // that the chains of a quarter are joined without shuffles; keys and values are shuffled once for all eight rows.
 // Included once per target: internal linkage.
 
+#include "cpu/kernel/decode_avx512.h"
 #include "cpu/kernel/decode_paired.h"
+#include "cpu/kernel/decode_scratch.h"
 
 namespace rootdk::cpu {
 namespace {
@@ -126,8 +128,8 @@ struct Bf16Eight {
   __attribute__((noinline)) static void add_columns(const EightWeights& rows, const KeyTile& tile, const KeyTile& ahead,
                                                     int column) {
     constexpr int kFetched = 2 * kVectorBytes;  // for each pair of keys
-    Vec low[kEightRows], high[kEightRows];
-    unrolled<kEightRows>([&](int r) __attribute__((always_inline)) { low[r] = high[r] = Lanes::zero(); });
+    Vec sums[kEightRows][2];
+    unrolled<kEightRows>([&](int r) __attribute__((always_inline)) { sums[r][0] = sums[r][1] = Lanes::zero(); });
     for (int g = 0; g < KeyTile::kGroups; ++g) {
       const uint16_t* v = tile.v[g] + column;
       const auto* fetched = reinterpret_cast<const char*>(ahead.keys[g] > 0 ? ahead.v[g] : tile.v[g]) +
@@ -136,17 +138,19 @@ struct Bf16Eight {
       for (int t = 0; t < kGroupKeys; t += 2, v += 2 * tile.v_stride, weights += 2, fetched += kFetched) {
         for (int line = 0; line < kFetched; line += kLine) prefetch_line(fetched + line);
         const __m512i v0 = Lanes::load(v), v1 = Lanes::load(v + tile.v_stride);
-        const __m512i even = _mm512_unpacklo_epi16(v0, v1), odd = _mm512_unpackhi_epi16(v0, v1);
+        Pairs::Vector pairs[2];
+        Pairs::interleave(v0, v1, pairs);
         unrolled<kPlanes * kEightRows>([&](int n) __attribute__((always_inline)) {
           const __m512i p = Lanes::pair_of(weights + n * kTileKeys);
-          low[n % kEightRows] = Lanes::dot(low[n % kEightRows], p, even);
-          high[n % kEightRows] = Lanes::dot(high[n % kEightRows], p, odd);
+          Vec(&sum)[2] = sums[n % kEightRows];
+          sum[0] = Lanes::dot(sum[0], p, pairs[0]);
+          sum[1] = Lanes::dot(sum[1], p, pairs[1]);
         });
       }
     }
     float* out = rows.state.out + column;
     unrolled<kEightRows>([&](int r) __attribute__((always_inline)) {
-      join_interleaved(low[r], high[r], rows.factors[r], out + r * rows.state.out_stride);
+      Pairs::join(sums[r], rows.factors[r], out + r * rows.state.out_stride);
     });
   }
 };

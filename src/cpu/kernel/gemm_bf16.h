@@ -1,6 +1,7 @@
 #pragma once
 
-// Register-blocked products of bf16 by vdpbf16ps, accumulated in f32. Included once per target: internal linkage.
+// Register-blocked products of bf16 (Pairs in simd/pairs_*.h), accumulated in f32. Included once per target: internal
+// linkage.
 
 #include "cpu/kernel/gemm_f32.h"
 
@@ -8,28 +9,20 @@ namespace rootdk::cpu {
 namespace {
 
 inline float widen_bf16(uint16_t x) { return __builtin_bit_cast(float, static_cast<uint32_t>(x) << 16); }
-inline void store_bf16_pair(uint16_t* to, Vec first, Vec second) {
-  _mm512_storeu_si512(to, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second, first)));
-}
-
-// A pair as one number. The pair was stored as two: only a copy may read it as something else.
-inline int load_pair(const uint32_t* pair) {
-  int bits;
-  __builtin_memcpy(&bits, pair, sizeof bits);
-  return bits;
-}
+inline void store_bf16_pair(uint16_t* to, Vec first, Vec second) { Pairs::store(to, Pairs::round(first, second)); }
 
 // As float_peak, on pairs of bf16.
 inline int64_t bf16_peak(int64_t rounds, float* sum) {
   Vec chain[kPeakChains];
 #pragma GCC unroll 12
   for (int i = 0; i < kPeakChains; ++i) chain[i] = Simd::set1(static_cast<float>(i));
-  auto a = reinterpret_cast<__m512bh>(_mm512_set1_epi32(0x3c003c00));
-  const auto b = reinterpret_cast<__m512bh>(_mm512_set1_epi32(0x3c003c00));
+  constexpr uint32_t kPair = 0x3c003c00;
+  Pairs::Vector a = Pairs::spread(&kPair);
+  const Pairs::Vector b = a;
   for (int64_t round = 0; round < rounds; ++round) {
-    __asm__("" : "+v"(a));  // the product changes nothing from round to round, as far as the compiler knows
+    Pairs::hide(a);  // the product changes nothing from round to round, as far as the compiler knows
 #pragma GCC unroll 12
-    for (int i = 0; i < kPeakChains; ++i) chain[i] = _mm512_dpbf16_ps(chain[i], a, b);
+    for (int i = 0; i < kPeakChains; ++i) chain[i] = Pairs::dot(chain[i], a, b);
   }
   Vec total = Simd::zero();
 #pragma GCC unroll 12
@@ -52,14 +45,14 @@ void bf16_tile(Left<uint32_t> a, const uint16_t* b, int pairs, float* c, ptrdiff
 #pragma GCC unroll 8
   for (int i = 0; i < R; ++i) row[i] = a.data + i * a.row_stride;
   for (ptrdiff_t k = 0; k < pairs; ++k, b += 2 * kPanel) {
-    __m512bh right[NV];
+    Pairs::Vector right[NV];
 #pragma GCC unroll 8
-    for (int j = 0; j < NV; ++j) right[j] = reinterpret_cast<__m512bh>(_mm512_loadu_si512(b + 2 * j * kWidth));
+    for (int j = 0; j < NV; ++j) right[j] = Pairs::load(b + 2 * j * kWidth);
 #pragma GCC unroll 8
     for (int i = 0; i < R; ++i) {
-      const auto left = reinterpret_cast<__m512bh>(_mm512_set1_epi32(load_pair(row[i] + k * a.depth_stride)));
+      const Pairs::Vector left = Pairs::spread(row[i] + k * a.depth_stride);
 #pragma GCC unroll 8
-      for (int j = 0; j < NV; ++j) sum[i][j] = _mm512_dpbf16_ps(sum[i][j], left, right[j]);
+      for (int j = 0; j < NV; ++j) sum[i][j] = Pairs::dot(sum[i][j], left, right[j]);
     }
   }
 #pragma GCC unroll 8

@@ -1,19 +1,14 @@
 #pragma once
 
-// Products of bf16 weights with x rounded to bf16, by vdpbf16ps: NarrowBlock in linear_table.h says what they promise.
-// Included once per target: internal linkage.
+// Products of bf16 weights with x rounded to bf16, by products of pairs (Pairs in simd/pairs_*.h): NarrowBlock in
+// linear_table.h says what they promise. Included once per target: internal linkage.
 
 #include "cpu/kernel/linear.h"
 
 namespace rootdk::cpu {
 namespace {
 
-constexpr int kPairWidth = 2 * kWidth;  // columns of a vector
-
-inline __m512bh load_pairs(const uint16_t* p) { return reinterpret_cast<__m512bh>(_mm512_loadu_si512(p)); }
-inline __m512bh load_first_pairs(const uint16_t* p, int n) {
-  return reinterpret_cast<__m512bh>(_mm512_maskz_loadu_epi16((__mmask32{1} << n) - 1, p));
-}
+constexpr int kPairWidth = Pairs::kLanes;  // columns of a vector
 
 // kRows rows of x against kOuts rows of weights, over some of the columns. kFetched lines of what comes next are asked
 // for with each vector of columns.
@@ -28,18 +23,18 @@ inline void narrow_tile(const NarrowBlock& block, const uint16_t* x, const uint1
   int64_t k = 0;
   for (; k + kPairWidth <= columns; k += kPairWidth) {
     for (int i = 0; i < kFetched; ++i) ahead.fetch();
-    __m512bh weights[kOuts];
-    for (int o = 0; o < kOuts; ++o) weights[o] = load_pairs(w + o * block.columns + k);
+    Pairs::Vector weights[kOuts];
+    for (int o = 0; o < kOuts; ++o) weights[o] = Pairs::load(w + o * block.columns + k);
     for (int r = 0; r < kRows; ++r) {
-      const __m512bh pairs = load_pairs(x + r * block.x_stride + k);
-      for (int o = 0; o < kOuts; ++o) sums[r][o] = _mm512_dpbf16_ps(sums[r][o], pairs, weights[o]);
+      const Pairs::Vector pairs = Pairs::load(x + r * block.x_stride + k);
+      for (int o = 0; o < kOuts; ++o) sums[r][o] = Pairs::dot(sums[r][o], pairs, weights[o]);
     }
   }
   if (const int rest = static_cast<int>(columns - k); rest > 0) {
     for (int r = 0; r < kRows; ++r) {
-      const __m512bh pairs = load_first_pairs(x + r * block.x_stride + k, rest);
+      const Pairs::Vector pairs = Pairs::load_first(x + r * block.x_stride + k, rest);
       for (int o = 0; o < kOuts; ++o) {
-        sums[r][o] = _mm512_dpbf16_ps(sums[r][o], pairs, load_first_pairs(w + o * block.columns + k, rest));
+        sums[r][o] = Pairs::dot(sums[r][o], pairs, Pairs::load_first(w + o * block.columns + k, rest));
       }
     }
   }
@@ -88,16 +83,16 @@ inline void narrow_row(const NarrowBlock& block, int out, const uint16_t* coming
   const uint16_t* w = block.w + out * columns;
   int64_t k = 0;
   for (; k + kPairWidth <= columns; k += kPairWidth) {
-    const __m512bh pairs = load_pairs(block.x + k);
+    const Pairs::Vector pairs = Pairs::load(block.x + k);
     for (int o = 0; o < kOuts; ++o) {
-      __builtin_prefetch(coming + o * columns + k, 0, 2);
-      sums[o] = _mm512_dpbf16_ps(sums[o], pairs, load_pairs(w + o * columns + k));
+      if (k * 2 % kLineBytes < kPairWidth * 2) __builtin_prefetch(coming + o * columns + k, 0, 2);
+      sums[o] = Pairs::dot(sums[o], pairs, Pairs::load(w + o * columns + k));
     }
   }
   if (const int rest = static_cast<int>(columns - k); rest > 0) {
-    const __m512bh pairs = load_first_pairs(block.x + k, rest);
+    const Pairs::Vector pairs = Pairs::load_first(block.x + k, rest);
     for (int o = 0; o < kOuts; ++o) {
-      sums[o] = _mm512_dpbf16_ps(sums[o], pairs, load_first_pairs(w + o * columns + k, rest));
+      sums[o] = Pairs::dot(sums[o], pairs, Pairs::load_first(w + o * columns + k, rest));
     }
   }
   finish_row(block, 0, out, kOuts, sums);
@@ -116,7 +111,8 @@ inline void narrow_row_block(const NarrowBlock& block) {
 
 void narrow_block(const NarrowBlock& block) {
   if (block.rows == 1) return narrow_row_block(block);
-  constexpr int kMostRows = 6;
+  constexpr int kMostRows = 6, kOuts = 4;
+  constexpr int kVectorLines = kOuts * kPairWidth * 2 / kLineBytes;  // of the weights of a tile
   for (int out = 0; out < block.outs; out += kWidth) {
     const int outs = smaller(kWidth, block.outs - out), next = out + outs;
     const uint16_t* w = block.w + out * block.columns;
@@ -127,10 +123,11 @@ void narrow_block(const NarrowBlock& block) {
       ahead = Ahead(block.next_w, kWidth * block.columns * 2);
     }
     if (block.rows <= kMostRows) {
-      with_row_count<kMostRows>(block.rows, [&]<int kRows>() { narrow_rows<kRows, 4, 4>(block, 0, out, outs, ahead); });
+      with_row_count<kMostRows>(
+          block.rows, [&]<int kRows>() { narrow_rows<kRows, kOuts, kVectorLines>(block, 0, out, outs, ahead); });
     } else {
       for_row_tiles<kMostRows>(block.rows,
-                               [&]<int kRows>(int row) { narrow_rows<kRows, 4, 1>(block, row, out, outs, ahead); });
+                               [&]<int kRows>(int row) { narrow_rows<kRows, kOuts, 1>(block, row, out, outs, ahead); });
     }
   }
 }

@@ -2,6 +2,7 @@
 #include "cpu/simd/avx512.h"
 // The vector comes first.
 #include "cpu/simd/amx_tiles.h"
+#include "cpu/simd/pairs_avx512.h"
 
 #include "cpu/kernel/forward_amx.h"
 #include "cpu/kernel/pack_bf16.h"

@@ -1,6 +1,8 @@
 // The avx512bf16 target: see src/cpu/README.md.
 #include "cpu/simd/avx512.h"
 // The vector comes first.
+#include "cpu/simd/pairs_avx512.h"
+// The products on top of it.
 #include "cpu/kernel/pack_bf16.h"
 #include "cpu/kernel/table.h"
 

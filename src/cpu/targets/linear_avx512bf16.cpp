@@ -1,6 +1,8 @@
 // Products with stored weights on the avx512bf16 target, which has products of bytes too: see src/cpu/README.md.
 #include "cpu/simd/avx512.h"
 // The vector comes first.
+#include "cpu/simd/pairs_avx512.h"
+// The products on top of it.
 #include "cpu/kernel/linear_bf16.h"
 
 namespace rootdk::cpu {

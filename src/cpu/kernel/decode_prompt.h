@@ -14,8 +14,8 @@ namespace {
 // How many rows go through registers together, and from how many on transposing a tile pays.
 constexpr int kPromptRows = Simd::kRows;
 constexpr int kFewRows = 2 * kRowBlock;
-// Groups of so many rows that are scored before the first values are added.
-constexpr int kPromptGroups = 4;
+// Keys that a group of rows takes at once, as far as it attends to whole tiles of them.
+constexpr int kPromptKeys = 128;
 
 // The packed queries of kPromptRows rows.
 template <class Lane>
@@ -33,6 +33,7 @@ struct PromptWeights {
   float factors[kPromptRows];   // on what was summed before
   float restores[kPromptRows];  // on the products
   int planes;
+  bool rescales;  // some factor is not 1
 };
 
 // Which chains a score has. A unit is what a 32-bit lane multiplies: one float or a pair. Chain c of kCount has, of
@@ -74,7 +75,7 @@ struct PromptProduct {
   static constexpr int kColumns = 2 * kWidth;                 // keys that are scored together
   static constexpr int kTogether = Simd::kPanelVectors;       // chains at once: as there are registers
   static constexpr int kScoreRows = kPromptRows / 2;
-  static constexpr int kPanel = Simd::kPanelVectors * kWidth;
+  static constexpr int kPanel = 2 * kWidth;
 
   static int blocks(int head_dim) { return (head_dim + kBlock * kUnit - 1) / (kBlock * kUnit); }
   // Queries: [units in the order of place_of, planes].
@@ -129,18 +130,13 @@ struct PromptProduct {
     }
   }
 
-  // out = out * factor + weights v over the first `keys` keys of the tile.
-  static void add_values(const PromptWeights<Lane>& weights, const Lane* packed, int value_dim, int keys) {
+  // out = out * factor + weights v over the first `keys` keys of the tile, for each of `count` tiles.
+  static void add_values(const PromptWeights<Lane>* tiles, int count, const Lane* packed, int value_dim, int keys) {
     const int depth = (keys + kUnit - 1) / kUnit;
     for (int d = 0; d < value_dim; d += kPanel, packed += static_cast<ptrdiff_t>(kTileKeys) * kPanel) {
-      const bool half = value_dim - d <= kPanel / 2;
-      if (weights.planes == 1) {
-        half ? add_columns<1, Simd::kPanelVectors / 2>(weights, packed, depth, d)
-             : add_columns<1, Simd::kPanelVectors>(weights, packed, depth, d);
-      } else {
-        half ? add_columns<Units::kMaxPlanes, Simd::kPanelVectors / 2>(weights, packed, depth, d)
-             : add_columns<Units::kMaxPlanes, Simd::kPanelVectors>(weights, packed, depth, d);
-      }
+      const Columns columns{packed, static_cast<ptrdiff_t>(value_bytes(value_dim) / sizeof(Lane)), depth, d};
+      tiles[0].planes == 1 ? add_columns<1, 2>(tiles, count, columns)
+                           : add_columns<Units::kMaxPlanes, 2>(tiles, count, columns);
     }
   }
 
@@ -268,34 +264,58 @@ struct PromptProduct {
 
   static constexpr int log2_of(int x) { return x > 1 ? 1 + log2_of(x / 2) : 0; }
 
-  // kVectors vectors of the output from column d on.
+  // A panel of values.
+  struct Columns {
+    const Lane* packed;
+    ptrdiff_t tile_stride;  // from one tile to the next
+    int depth;              // units of a tile
+    int first;              // column of the output
+  };
+
+  // kVectors vectors of the output.
   template <int kPlanes, int kVectors>
-  __attribute__((noinline)) static void add_columns(const PromptWeights<Lane>& weights, const Lane* packed, int depth,
-                                                    int d) {
-    Vec sums[kPromptRows][kVectors];
+  __attribute__((noinline)) static void add_columns(const PromptWeights<Lane>* tiles, int count,
+                                                    const Columns& columns) {
+    Vec out[kPromptRows][kVectors];
     unrolled<kPromptRows * kVectors>([&](int n) __attribute__((always_inline)) {
-      sums[n / kVectors][n % kVectors] = Simd::zero();
+      out[n / kVectors][n % kVectors] = Simd::load(tiles[0].out[n / kVectors] + columns.first + n % kVectors * kWidth);
     });
-    const Lane* left = weights.weights;
-    for (int z = 0; z < depth; ++z, packed += kPanel * kUnit, left += kUnit) {
-      decltype(Units::load_lanes(packed)) right[kVectors];
+    for (int t = 0; t < count; ++t) {
+      Vec sums[kPromptRows][kVectors];
+      unrolled<kPromptRows * kVectors>([&](int n) __attribute__((always_inline)) {
+        sums[n / kVectors][n % kVectors] = Simd::zero();
+      });
+      const Lane* left = tiles[t].weights;
+      const Lane* packed = columns.packed + t * columns.tile_stride;
+      const Lane* end = left + columns.depth * kUnit;
+      for (; left < end; packed += kPanel * kUnit, left += kUnit) {
+        decltype(Units::load_lanes(packed)) right[kVectors];
 #pragma GCC unroll 8
-      for (int j = 0; j < kVectors; ++j) right[j] = Units::load_lanes(packed + j * kWidth * kUnit);
+        for (int j = 0; j < kVectors; ++j) right[j] = Units::load_lanes(packed + j * kWidth * kUnit);
 #pragma GCC unroll 8
-      for (int plane = 0; plane < kPlanes; ++plane) {
+        for (int plane = 0; plane < kPlanes; ++plane) {
 #pragma GCC unroll 8
-        for (int i = 0; i < kPromptRows; ++i) {
-          const auto p = Units::spread(left + (plane * kPromptRows + i) * kTileKeys);
+          for (int i = 0; i < kPromptRows; ++i) {
+            const auto p = Units::spread(left + (plane * kPromptRows + i) * kTileKeys);
 #pragma GCC unroll 8
-          for (int j = 0; j < kVectors; ++j) sums[i][j] = Units::dot(sums[i][j], p, right[j]);
+            for (int j = 0; j < kVectors; ++j) sums[i][j] = Units::dot(sums[i][j], p, right[j]);
+          }
         }
       }
+      const PromptWeights<Lane>& rows = tiles[t];
+      if (rows.rescales) {
+        unrolled<kPromptRows * kVectors>([&](int n) __attribute__((always_inline)) {
+          const int i = n / kVectors, j = n % kVectors;
+          out[i][j] = Simd::fma(out[i][j], Simd::set1(rows.factors[i]), sums[i][j]);
+        });
+      } else {
+        unrolled<kPromptRows * kVectors>([&](int n) __attribute__((always_inline)) {
+          out[n / kVectors][n % kVectors] = Simd::add(out[n / kVectors][n % kVectors], sums[n / kVectors][n % kVectors]);
+        });
+      }
     }
-    const PromptWeights<Lane> rows = weights;  // what is stored cannot change it
     unrolled<kPromptRows * kVectors>([&](int n) __attribute__((always_inline)) {
-      const int i = n / kVectors, j = n % kVectors;
-      float* out = rows.out[i] + d + j * kWidth;
-      Simd::store(out, Simd::fma(Simd::load(out), Simd::set1(rows.factors[i]), sums[i][j]));
+      Simd::store(tiles[0].out[n / kVectors] + columns.first + n % kVectors * kWidth, out[n / kVectors][n % kVectors]);
     });
   }
 };

@@ -81,8 +81,9 @@ class ManyRows : protected TileSoftmax<Product> {
   using Prompt = typename Product::Prompt;
   using Weights = PromptWeights<typename Product::Weight>;
 
-  // One part of the keys and values of some tiles.
-  void fetch(const Held& ahead, int part, int parts) const {
+  // One part of the keys and values of some tiles. In line: GCC leaves out calls of a function that does nothing but
+  // prefetch.
+  __attribute__((always_inline)) void fetch(const Held& ahead, int part, int parts) const {
     constexpr int kKeys = Held::kMost * KeyTile::kKeys;
     for (int key = kKeys * part / parts; key < kKeys * (part + 1) / parts; ++key) {
       const KeyTile& tile = ahead.tiles[key / KeyTile::kKeys];
@@ -93,7 +94,7 @@ class ManyRows : protected TileSoftmax<Product> {
     }
   }
 
-  static void fetch_row(const Element* row, int elements) {
+  __attribute__((always_inline)) static void fetch_row(const Element* row, int elements) {
     for (int i = 0; i < elements; i += kLine / static_cast<int>(sizeof(Element))) prefetch_line(row + i);
   }
 

@@ -205,7 +205,7 @@ class ManyRows : protected TileSoftmax<Product> {
     for (int n = 0; n < count; ++n) {
       const Vec here = this->template maxima_of_rows<S, kPromptRows>(first, scratch_.scores_of_tile(n), tiles[n]);
       weights[n].rescales = S::any_less(max, here, kPromptRows);
-      const Vec by = weights[n].rescales ? Base::template factors_of_rows<S>(max, here) : S::set1(1.0f);
+      const Vec by = Base::template factors_of_rows<S>(max, here);
       S::store(factors[n], by);
       S::store_first(weights[n].factors, by, kPromptRows);
       max = S::select_less(max, here, here, max);

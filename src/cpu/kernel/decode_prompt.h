@@ -75,7 +75,9 @@ struct PromptProduct {
   static constexpr int kColumns = 2 * kWidth;                 // keys that are scored together
   static constexpr int kTogether = Simd::kPanelVectors;       // chains at once: as there are registers
   static constexpr int kScoreRows = kPromptRows / 2;
-  static constexpr int kPanel = 2 * kWidth;
+  // Vectors of a row of the output that are summed together. Wide ones leave registers for the output itself.
+  static constexpr int kValueVectors = kWidth < 16 ? Simd::kPanelVectors : Simd::kPanelVectors / 2;
+  static constexpr int kPanel = kValueVectors * kWidth;
 
   static int blocks(int head_dim) { return (head_dim + kBlock * kUnit - 1) / (kBlock * kUnit); }
   // Queries: [units in the order of place_of, planes].
@@ -130,13 +132,13 @@ struct PromptProduct {
     }
   }
 
-  // out = out * factor + weights v over the first `keys` keys of the tile, for each of `count` tiles.
+  // out = out * factor + weights v over the first `keys` keys of the tile, for each of `count` tiles in order.
   static void add_values(const PromptWeights<Lane>* tiles, int count, const Lane* packed, int value_dim, int keys) {
     const int depth = (keys + kUnit - 1) / kUnit;
     for (int d = 0; d < value_dim; d += kPanel, packed += static_cast<ptrdiff_t>(kTileKeys) * kPanel) {
       const Columns columns{packed, static_cast<ptrdiff_t>(value_bytes(value_dim) / sizeof(Lane)), depth, d};
-      tiles[0].planes == 1 ? add_columns<1, 2>(tiles, count, columns)
-                           : add_columns<Units::kMaxPlanes, 2>(tiles, count, columns);
+      tiles[0].planes == 1 ? add_columns<1>(tiles, count, columns)
+                           : add_columns<Units::kMaxPlanes>(tiles, count, columns);
     }
   }
 
@@ -272,51 +274,59 @@ struct PromptProduct {
     int first;              // column of the output
   };
 
-  // kVectors vectors of the output.
-  template <int kPlanes, int kVectors>
+  using Output = Vec[kPromptRows][kValueVectors];
+
+  // body(row, vector) for all of an Output.
+  template <class Body>
+  __attribute__((always_inline)) static void for_output(Body body) {
+    unrolled<kPromptRows * kValueVectors>([&](int n) __attribute__((always_inline)) {
+      body(n / kValueVectors, n % kValueVectors);
+    });
+  }
+
+  // The output stays in registers from tile to tile.
+  template <int kPlanes>
   __attribute__((noinline)) static void add_columns(const PromptWeights<Lane>* tiles, int count,
                                                     const Columns& columns) {
-    Vec out[kPromptRows][kVectors];
-    unrolled<kPromptRows * kVectors>([&](int n) __attribute__((always_inline)) {
-      out[n / kVectors][n % kVectors] = Simd::load(tiles[0].out[n / kVectors] + columns.first + n % kVectors * kWidth);
+    Output out;
+    for_output([&](int i, int j) __attribute__((always_inline)) {
+      out[i][j] = Simd::load(tiles[0].out[i] + columns.first + j * kWidth);
     });
     for (int t = 0; t < count; ++t) {
-      Vec sums[kPromptRows][kVectors];
-      unrolled<kPromptRows * kVectors>([&](int n) __attribute__((always_inline)) {
-        sums[n / kVectors][n % kVectors] = Simd::zero();
-      });
-      const Lane* left = tiles[t].weights;
-      const Lane* packed = columns.packed + t * columns.tile_stride;
-      const Lane* end = left + columns.depth * kUnit;
-      for (; left < end; packed += kPanel * kUnit, left += kUnit) {
-        decltype(Units::load_lanes(packed)) right[kVectors];
-#pragma GCC unroll 8
-        for (int j = 0; j < kVectors; ++j) right[j] = Units::load_lanes(packed + j * kWidth * kUnit);
-#pragma GCC unroll 8
-        for (int plane = 0; plane < kPlanes; ++plane) {
-#pragma GCC unroll 8
-          for (int i = 0; i < kPromptRows; ++i) {
-            const auto p = Units::spread(left + (plane * kPromptRows + i) * kTileKeys);
-#pragma GCC unroll 8
-            for (int j = 0; j < kVectors; ++j) sums[i][j] = Units::dot(sums[i][j], p, right[j]);
-          }
-        }
-      }
-      const PromptWeights<Lane>& rows = tiles[t];
-      if (rows.rescales) {
-        unrolled<kPromptRows * kVectors>([&](int n) __attribute__((always_inline)) {
-          const int i = n / kVectors, j = n % kVectors;
-          out[i][j] = Simd::fma(out[i][j], Simd::set1(rows.factors[i]), sums[i][j]);
+      Output sums;
+      multiply<kPlanes>(tiles[t].weights, columns.packed + t * columns.tile_stride, columns.depth, sums);
+      // A factor of 1 changes no bit, and additions run beside the products of the next tile.
+      if (tiles[t].rescales) {
+        for_output([&](int i, int j) __attribute__((always_inline)) {
+          out[i][j] = Simd::fma(out[i][j], Simd::set1(tiles[t].factors[i]), sums[i][j]);
         });
       } else {
-        unrolled<kPromptRows * kVectors>([&](int n) __attribute__((always_inline)) {
-          out[n / kVectors][n % kVectors] = Simd::add(out[n / kVectors][n % kVectors], sums[n / kVectors][n % kVectors]);
-        });
+        for_output([&](int i, int j) __attribute__((always_inline)) { out[i][j] = Simd::add(out[i][j], sums[i][j]); });
       }
     }
-    unrolled<kPromptRows * kVectors>([&](int n) __attribute__((always_inline)) {
-      Simd::store(tiles[0].out[n / kVectors] + columns.first + n % kVectors * kWidth, out[n / kVectors][n % kVectors]);
+    for_output([&](int i, int j) __attribute__((always_inline)) {
+      Simd::store(tiles[0].out[i] + columns.first + j * kWidth, out[i][j]);
     });
+  }
+
+  // sums = weights v over one tile.
+  template <int kPlanes>
+  __attribute__((always_inline)) static void multiply(const Lane* left, const Lane* packed, int depth, Output& sums) {
+    for_output([&](int i, int j) __attribute__((always_inline)) { sums[i][j] = Simd::zero(); });
+    for (int z = 0; z < depth; ++z, packed += kPanel * kUnit, left += kUnit) {
+      decltype(Units::load_lanes(packed)) right[kValueVectors];
+#pragma GCC unroll 8
+      for (int j = 0; j < kValueVectors; ++j) right[j] = Units::load_lanes(packed + j * kWidth * kUnit);
+#pragma GCC unroll 8
+      for (int plane = 0; plane < kPlanes; ++plane) {
+#pragma GCC unroll 8
+        for (int i = 0; i < kPromptRows; ++i) {
+          const auto p = Units::spread(left + (plane * kPromptRows + i) * kTileKeys);
+#pragma GCC unroll 8
+          for (int j = 0; j < kValueVectors; ++j) sums[i][j] = Units::dot(sums[i][j], p, right[j]);
+        }
+      }
+    }
   }
 };
 

@@ -1,7 +1,8 @@
 #pragma once
 
-// A tile of a cache for many query rows: it is packed once, and the products of a prompt (decode_prompt.h) run over it,
-// six rows at a time, with the bits that four rows at a time have. Included once per target: internal linkage.
+// Tiles of a cache for many query rows: they are packed once, and the products of a prompt (decode_prompt.h) run over
+// several of them, six rows at a time, with the bits that four rows and one tile at a time have. Included once per
+// target: internal linkage.
 
 #include "cpu/kernel/decode_softmax.h"
 
@@ -32,8 +33,7 @@ class ManyRows : protected TileSoftmax<Product> {
   using Base::sees_whole;
   using Base::softmax;
 
-  // Packs a tile, which the rows add later. False where a value is not finite
-  // and some row does not see it.
+  // Packs a tile, which the rows add later. False where a value is not finite and some row does not see it.
   __attribute__((noinline)) bool hold(const KeyTile& tile) {
     // Later rows neither begin nor end earlier.
     const bool all_seen = sees_whole(0, tile) && sees_whole(block_.row_count - 1, tile);
@@ -68,12 +68,11 @@ class ManyRows : protected TileSoftmax<Product> {
   }
 
   void pack_prompt_queries() {
-    using Lane = typename Product::Prompt::Lane;
-    const ptrdiff_t stride = Product::padded(block_.head_dim);
-    for (int r = 0; r < block_.row_count; ++r) {
-      const auto* planes = reinterpret_cast<const Lane*>(scratch_.packed + r / kRowBlock * scratch_.packed_stride);
-      Product::Prompt::pack_query(planes + r % kRowBlock * stride, kRowBlock * stride, planes_of_queries(),
-                                  block_.head_dim, prompt_query(r));
+    if constexpr (packs_queries<Prompt>()) {
+      const ptrdiff_t plane_stride = kRowBlock * Product::padded(block_.head_dim);
+      for (int r = 0; r < block_.row_count; ++r) {
+        Prompt::pack_query(query(r), plane_stride, planes_of_queries(), block_.head_dim, prompt_query(r));
+      }
     }
   }
 
@@ -147,8 +146,15 @@ class ManyRows : protected TileSoftmax<Product> {
     return false;
   }
 
+  // The first plane of a query.
+  auto* query(int r) const {
+    auto* block = reinterpret_cast<typename Prompt::Lane*>(scratch_.packed + r / kRowBlock * scratch_.packed_stride);
+    return block + r % kRowBlock * Product::padded(block_.head_dim);
+  }
+
   auto* prompt_query(int r) const {
-    return reinterpret_cast<typename Product::Prompt::Lane*>(scratch_.prompt_q + r * scratch_.prompt_stride);
+    if constexpr (!packs_queries<Prompt>()) return query(r);
+    return reinterpret_cast<typename Prompt::Lane*>(scratch_.prompt_q + r * scratch_.prompt_stride);
   }
 
   int planes_of_queries() const {
@@ -160,6 +166,7 @@ class ManyRows : protected TileSoftmax<Product> {
   auto prompt_queries(int first) const {
     PromptQueries<typename Product::Prompt::Lane> result{};
     result.planes = planes_of_queries();
+    result.plane_stride = kRowBlock * Product::padded(block_.head_dim);
     for (int i = 0; i < kPromptRows; ++i) {
       const int r = first + i < block_.row_count ? first + i : first;
       result.rows[i] = prompt_query(r);
@@ -187,13 +194,12 @@ class ManyRows : protected TileSoftmax<Product> {
 
   // The softmax of kPromptRows rows over some tiles.
   void prompt_softmax(int first, const KeyTile* tiles, int count, bool whole, Weights* weights) {
-    const bool plain = whole && !rule_.transforms && !block_.state.weighted;
     if constexpr (Base::template reduces_eight<Simd>()) {
-      if (plain && first + kPromptRows <= block_.row_count) {
+      if (whole && !rule_.transforms && !block_.state.weighted && first + kPromptRows <= block_.row_count) {
         return plain_softmax_of_tiles<Simd>(first, tiles, count, weights);
       }
     }
-    for (int n = 0; n < count; ++n) softmax_by_rows(first, tiles[n], plain, scratch_.scores_of_tile(n), weights[n]);
+    for (int n = 0; n < count; ++n) softmax_by_rows(first, tiles[n], scratch_.scores_of_tile(n), weights[n]);
   }
 
   // All maxima come before the first exponential, so that no tile waits for the one before it.
@@ -222,20 +228,23 @@ class ManyRows : protected TileSoftmax<Product> {
     S::store_first(state.sum + first, sums, kPromptRows);
   }
 
-  // The softmax of kPromptRows rows one by one. plain: they see the whole tile, and logits are scores with a scale.
-  void softmax_by_rows(int first, const KeyTile& tile, bool plain, float* scores, Weights& result) {
-    result.rescales = true;
+  // The softmax of kPromptRows rows one by one. Rows past the last one add nothing.
+  void softmax_by_rows(int first, const KeyTile& tile, float* scores, Weights& result) {
+    const bool plain = !rule_.transforms && !block_.state.weighted;
+    result.rescales = false;
     for (int i = 0; i < kPromptRows; ++i) {
       const int r = first + i;
       TileVectors weights;
-      result.factors[i] = 0.0f;
+      result.factors[i] = 1.0f;
       if (r < block_.row_count) {
         float* row = scores + i * KeyTile::kKeys;
         const bool sees_all = sees_whole(r, tile);
-        result.factors[i] = plain ? plain_softmax(r, tile, row, weights) : softmax(r, tile, sees_all, row, weights);
+        result.factors[i] =
+            sees_all && plain ? plain_softmax(r, tile, row, weights) : softmax(r, tile, sees_all, row, weights);
       } else {
         for (Vec& w : weights) w = Simd::zero();
       }
+      result.rescales = result.rescales || result.factors[i] != 1.0f;
       store_prompt_weights(i, weights, result);
     }
   }

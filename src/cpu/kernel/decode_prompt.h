@@ -21,6 +21,7 @@ constexpr int kPromptKeys = 128;
 template <class Lane>
 struct PromptQueries {
   const Lane* rows[kPromptRows];
+  ptrdiff_t plane_stride;        // from one plane of a row to the next, where they are not packed once more
   int32_t offsets[kPromptRows];  // of products of bytes
   int planes;
 };
@@ -80,10 +81,6 @@ struct PromptProduct {
   static constexpr int kPanel = kValueVectors * kWidth;
 
   static int blocks(int head_dim) { return (head_dim + kBlock * kUnit - 1) / (kBlock * kUnit); }
-  // Queries: [units in the order of place_of, planes].
-  static size_t query_bytes(int head_dim) {
-    return static_cast<size_t>(blocks(head_dim) * kBlock * Units::kMaxPlanes) * sizeof(float);
-  }
   // Keys: [kTileKeys / kColumns, units in the order of place_of, kColumns].
   static size_t key_bytes(int head_dim) {
     return static_cast<size_t>(kTileKeys) * static_cast<size_t>(blocks(head_dim) * kBlock) * sizeof(float);
@@ -91,12 +88,6 @@ struct PromptProduct {
   // Values: [panels of value_dim, kTileKeys / kUnit, kPanel] units.
   static size_t value_bytes(int value_dim) {
     return static_cast<size_t>(kTileKeys) * static_cast<size_t>(round_up(value_dim, kPanel)) * sizeof(Lane);
-  }
-
-  // Rows of the planes of a query become one row.
-  static void pack_query(const Lane* row, ptrdiff_t plane_stride, int planes, int head_dim, Lane* packed) {
-    planes == 1 ? pack_planes<1>(row, plane_stride, chain_length(head_dim), packed)
-                : pack_planes<Units::kMaxPlanes>(row, plane_stride, chain_length(head_dim), packed);
   }
 
   static void pack_keys(const KeyTile& tile, ptrdiff_t stride, int head_dim, Lane* packed) {
@@ -126,8 +117,8 @@ struct PromptProduct {
       for (int i = 0; i < kPromptRows; i += kScoreRows) {
         alignas(64) float waiting[Order::kLevels + 1][kScoreRows][kColumns];  // what a sum of each level will join
         float* to = scores + i * kTileKeys + t;
-        q.planes == 1 ? sum_chains<1, 0>(q, i, packed, chain_length(head_dim), waiting, to)
-                      : sum_chains<Units::kMaxPlanes, 0>(q, i, packed, chain_length(head_dim), waiting, to);
+        q.planes == 1 ? sum_chains<1, 0>(q, i, packed, blocks(head_dim), waiting, to)
+                      : sum_chains<Units::kMaxPlanes, 0>(q, i, packed, blocks(head_dim), waiting, to);
       }
     }
   }
@@ -143,33 +134,9 @@ struct PromptProduct {
   }
 
  private:
-  template <int kPlanes>
-  static void pack_planes(const Lane* row, ptrdiff_t plane_stride, int length, Lane* packed) {
-    for (int place = 0; place < Order::kCount; place += kTogether) {
-      ptrdiff_t chains[kTogether];
-      for (int c = 0; c < kTogether; ++c) chains[c] = kChains.at[place + c] * Order::kRun * kUnit;
-      for (int unit = 0; unit < length; ++unit, packed += kTogether * kPlanes * kUnit) {
-        const Lane* from = row + (unit / Order::kRun * kBlock + unit % Order::kRun) * kUnit;
-#pragma GCC unroll 8
-        for (int n = 0; n < kTogether * kPlanes; ++n) {
-          const Lane* one = from + n % kPlanes * plane_stride + chains[n / kPlanes];
-          __builtin_memcpy(packed + n * kUnit, one, kUnit * sizeof(Lane));
-        }
-      }
-    }
-  }
-
-  struct ChainsInOrder {
-    int at[Order::kCount];
-    constexpr ChainsInOrder() : at() {
-      for (int place = 0; place < Order::kCount; ++place) at[place] = Order::chain(place);
-    }
-  };
-  static constexpr ChainsInOrder kChains{};
-
   static int chain_length(int head_dim) { return blocks(head_dim) * Order::kRun; }
 
-  // Where unit `unit` of a key or query goes: [places / kTogether, chain_length, kTogether].
+  // Where unit `unit` of a key goes: [places / kTogether, chain_length, kTogether].
   static int place_of(int unit, int length) {
     const int block = unit / kBlock, in_block = unit % kBlock;
     const int place = Order::kPlaces.of_chain[in_block / Order::kRun];
@@ -195,25 +162,26 @@ struct PromptProduct {
   // kScoreRows rows by kColumns keys: kTogether chains from kPlace on, then the others.
   template <int kPlanes, int kPlace>
   __attribute__((noinline)) static void sum_chains(const PromptQueries<Lane>& q, int first_row, const Lane* panel,
-                                                   int length, float (*waiting)[kScoreRows][kColumns], float* scores) {
+                                                   int blocks, float (*waiting)[kScoreRows][kColumns], float* scores) {
     Vec sums[kTogether][kScoreRows][2];
     unrolled<kTogether * kScoreRows * 2>([&](int n) __attribute__((always_inline)) {
       sums[n / 2 / kScoreRows][n / 2 % kScoreRows][n % 2] = Simd::zero();
     });
     const Lane* rows[kScoreRows];
-    unrolled<kScoreRows>([&](int i) __attribute__((always_inline)) {
-      rows[i] = q.rows[first_row + i] + kPlace * length * kPlanes * kUnit;
-    });
-    for (ptrdiff_t unit = 0; unit < length; ++unit, panel += kTogether * kColumns * kUnit) {
+    unrolled<kScoreRows>([&](int i) __attribute__((always_inline)) { rows[i] = q.rows[first_row + i]; });
+    const ptrdiff_t plane_stride = q.plane_stride;
+    for (ptrdiff_t n = 0; n < blocks * Order::kRun; ++n, panel += kTogether * kColumns * kUnit) {
+      const ptrdiff_t unit = n / Order::kRun * kBlock + n % Order::kRun;
 #pragma GCC unroll 8
       for (int c = 0; c < kTogether; ++c) {
+        const int chain = Order::chain(kPlace + c) * Order::kRun;
         const auto first = Units::load_lanes(panel + c * kColumns * kUnit);
         const auto second = Units::load_lanes(panel + (c * kColumns + kWidth) * kUnit);
 #pragma GCC unroll 8
         for (int plane = 0; plane < kPlanes; ++plane) {
 #pragma GCC unroll 8
           for (int i = 0; i < kScoreRows; ++i) {
-            const auto x = Units::spread(rows[i] + ((unit * kTogether + c) * kPlanes + plane) * kUnit);
+            const auto x = Units::spread(rows[i] + (unit + chain) * kUnit + plane * plane_stride);
             sums[c][i][0] = Units::dot(sums[c][i][0], x, first);
             sums[c][i][1] = Units::dot(sums[c][i][1], x, second);
           }
@@ -222,7 +190,7 @@ struct PromptProduct {
     }
     join_chains<kPlace>(sums, waiting, scores);
     if constexpr (kPlace + kTogether < Order::kCount) {
-      sum_chains<kPlanes, kPlace + kTogether>(q, first_row, panel, length, waiting, scores);
+      sum_chains<kPlanes, kPlace + kTogether>(q, first_row, panel, blocks, waiting, scores);
     }
   }
 

@@ -15,6 +15,12 @@ constexpr bool has_eight() {
   return requires { typename Product::Eight; };
 }
 
+// Whether the products of a prompt read queries in a layout of their own.
+template <class Prompt>
+constexpr bool packs_queries() {
+  return requires { &Prompt::pack_query; };
+}
+
 // Tiles that are packed and wait for the rows of a prompt.
 template <class Lanes>
 struct HeldTiles {
@@ -101,8 +107,10 @@ struct DecodeScratch {
     prompt_scores = reinterpret_cast<float*>(take(sizeof(float) * kRowsOfTiles * kTileKeys));
     prompt_weights =
         reinterpret_cast<Weight*>(take(sizeof(Weight) * Product::kWeightPlanes * kRowsOfTiles * kTileKeys));
-    prompt_stride = aligned(Product::Prompt::query_bytes(head_dim));
-    prompt_q = take(prompt_stride * count * kRowBlock);
+    if constexpr (packs_queries<typename Product::Prompt>()) {
+      prompt_stride = aligned(Product::Prompt::query_bytes(head_dim));
+      prompt_q = take(prompt_stride * count * kRowBlock);
+    }
     prompt_k = take(Held::kMost * Product::Prompt::key_bytes(head_dim));
     prompt_v = take(Held::kMost * Product::Prompt::value_bytes(value_dim));
     return used;

@@ -32,7 +32,10 @@ class DecodeKernel : ManyRows<Product> {
           block_.q + static_cast<ptrdiff_t>(first) * block_.head_dim, smaller(kRowBlock, block_.row_count - first),
           block_.head_dim, block_.q_is_bf16, scratch_.packed + static_cast<size_t>(b) * scratch_.packed_stride);
     }
-    if (is_many()) this->pack_prompt_queries();
+    if (is_many()) {
+      this->pack_prompt_queries();
+      scratch_.held->count = 0;
+    }
     if constexpr (has_eight<Product>()) {
       if (takes_eight()) pack_eight_queries();
     }
@@ -42,15 +45,23 @@ class DecodeKernel : ManyRows<Product> {
   // Adds a tile to all rows, while memory brings the tile that is read after it.
   void add(const KeyTile& tile, const KeyTile& ahead) {
     const KeyTile nothing;
-    int b = 0;
-    if (is_many() && this->add_to_many(tile)) b = row_blocks_;
+    if (is_many()) {
+      const bool held = this->hold(tile);
+      if (!held || this->holds_enough()) add_held();
+      if (held) return;
+    }
     if constexpr (has_eight<Product>()) {
       if (takes_eight() && sees_whole(0, tile) && sees_whole(block_.row_count - 1, tile)) {
         return add_to_eight(tile, ahead);
       }
     }
     // The first rows fetch, the others find everything in the caches.
-    for (; b < row_blocks_; ++b) attend(b, tile, b == 0 ? ahead : nothing);
+    for (int b = 0; b < row_blocks_; ++b) attend(b, tile, b == 0 ? ahead : nothing);
+  }
+
+  // Adds what add() has held back.
+  void finish() {
+    if (is_many()) add_held();
   }
 
   KeyTile next(const KeyTile& tile) const { return find_from(tile.begin + KeyTile::kKeys, block_.end); }
@@ -75,6 +86,17 @@ class DecodeKernel : ManyRows<Product> {
   using Base::sees_whole;
   using Base::softmax;
   using typename Base::TileVectors;
+
+  // Adds the held tiles to all rows, while memory brings as many tiles that are read after them.
+  __attribute__((noinline)) void add_held() {
+    const auto& held = *scratch_.held;
+    if (held.count == 0) return;
+    typename Base::Held ahead;
+    for (int64_t position = held.end(); ahead.count < Base::Held::kMost; position = ahead.end()) {
+      ahead.tiles[ahead.count++] = find_from(position, block_.fetch_end);
+    }
+    this->add_tiles_to_rows(ahead);
+  }
 
   bool is_many() const { return row_blocks_ * kRowBlock > kFewRows; }
 
@@ -295,6 +317,7 @@ void run_chunk_of(const DecodeBlock* blocks, int count, bool careful) {
       tiles[head] = kernel.next(tiles[head]);
     }
   }
+  for (int head = 0; head < count; ++head) Kernel(blocks[head], careful).finish();
   for (int head = 0; head < count && !careful; ++head) {
     if (needs_care(blocks[head])) run_chunk_of<Product>(blocks + head, 1, true);
   }

@@ -14,13 +14,14 @@ namespace {
 // How many rows go through registers together, and from how many on transposing a tile pays.
 constexpr int kPromptRows = Simd::kRows;
 constexpr int kFewRows = 2 * kRowBlock;
-// Groups of so many rows that are scored before the first values are added.
-constexpr int kPromptGroups = 4;
+// Keys that a group of rows takes at once, as far as it attends to whole tiles of them.
+constexpr int kPromptKeys = 128;
 
 // The packed queries of kPromptRows rows.
 template <class Lane>
 struct PromptQueries {
   const Lane* rows[kPromptRows];
+  ptrdiff_t plane_stride;        // from one plane of a row to the next, where they are not packed once more
   int32_t offsets[kPromptRows];  // of products of bytes
   int planes;
 };
@@ -33,6 +34,7 @@ struct PromptWeights {
   float factors[kPromptRows];   // on what was summed before
   float restores[kPromptRows];  // on the products
   int planes;
+  bool rescales;  // some factor is not 1
 };
 
 // Which chains a score has. A unit is what a 32-bit lane multiplies: one float or a pair. Chain c of kCount has, of
@@ -74,13 +76,11 @@ struct PromptProduct {
   static constexpr int kColumns = 2 * kWidth;                 // keys that are scored together
   static constexpr int kTogether = Simd::kPanelVectors;       // chains at once: as there are registers
   static constexpr int kScoreRows = kPromptRows / 2;
-  static constexpr int kPanel = Simd::kPanelVectors * kWidth;
+  // Vectors of a row of the output that are summed together. Wide ones leave registers for the output itself.
+  static constexpr int kValueVectors = kWidth < 16 ? Simd::kPanelVectors : Simd::kPanelVectors / 2;
+  static constexpr int kPanel = kValueVectors * kWidth;
 
   static int blocks(int head_dim) { return (head_dim + kBlock * kUnit - 1) / (kBlock * kUnit); }
-  // Queries: [units in the order of place_of, planes].
-  static size_t query_bytes(int head_dim) {
-    return static_cast<size_t>(blocks(head_dim) * kBlock * Units::kMaxPlanes) * sizeof(float);
-  }
   // Keys: [kTileKeys / kColumns, units in the order of place_of, kColumns].
   static size_t key_bytes(int head_dim) {
     return static_cast<size_t>(kTileKeys) * static_cast<size_t>(blocks(head_dim) * kBlock) * sizeof(float);
@@ -88,12 +88,6 @@ struct PromptProduct {
   // Values: [panels of value_dim, kTileKeys / kUnit, kPanel] units.
   static size_t value_bytes(int value_dim) {
     return static_cast<size_t>(kTileKeys) * static_cast<size_t>(round_up(value_dim, kPanel)) * sizeof(Lane);
-  }
-
-  // Rows of the planes of a query become one row.
-  static void pack_query(const Lane* row, ptrdiff_t plane_stride, int planes, int head_dim, Lane* packed) {
-    planes == 1 ? pack_planes<1>(row, plane_stride, chain_length(head_dim), packed)
-                : pack_planes<Units::kMaxPlanes>(row, plane_stride, chain_length(head_dim), packed);
   }
 
   static void pack_keys(const KeyTile& tile, ptrdiff_t stride, int head_dim, Lane* packed) {
@@ -123,55 +117,26 @@ struct PromptProduct {
       for (int i = 0; i < kPromptRows; i += kScoreRows) {
         alignas(64) float waiting[Order::kLevels + 1][kScoreRows][kColumns];  // what a sum of each level will join
         float* to = scores + i * kTileKeys + t;
-        q.planes == 1 ? sum_chains<1, 0>(q, i, packed, chain_length(head_dim), waiting, to)
-                      : sum_chains<Units::kMaxPlanes, 0>(q, i, packed, chain_length(head_dim), waiting, to);
+        q.planes == 1 ? sum_chains<1, 0>(q, i, packed, blocks(head_dim), waiting, to)
+                      : sum_chains<Units::kMaxPlanes, 0>(q, i, packed, blocks(head_dim), waiting, to);
       }
     }
   }
 
-  // out = out * factor + weights v over the first `keys` keys of the tile.
-  static void add_values(const PromptWeights<Lane>& weights, const Lane* packed, int value_dim, int keys) {
+  // out = out * factor + weights v over the first `keys` keys of the tile, for each of `count` tiles in order.
+  static void add_values(const PromptWeights<Lane>* tiles, int count, const Lane* packed, int value_dim, int keys) {
     const int depth = (keys + kUnit - 1) / kUnit;
     for (int d = 0; d < value_dim; d += kPanel, packed += static_cast<ptrdiff_t>(kTileKeys) * kPanel) {
-      const bool half = value_dim - d <= kPanel / 2;
-      if (weights.planes == 1) {
-        half ? add_columns<1, Simd::kPanelVectors / 2>(weights, packed, depth, d)
-             : add_columns<1, Simd::kPanelVectors>(weights, packed, depth, d);
-      } else {
-        half ? add_columns<Units::kMaxPlanes, Simd::kPanelVectors / 2>(weights, packed, depth, d)
-             : add_columns<Units::kMaxPlanes, Simd::kPanelVectors>(weights, packed, depth, d);
-      }
+      const Columns columns{packed, static_cast<ptrdiff_t>(value_bytes(value_dim) / sizeof(Lane)), depth, d};
+      tiles[0].planes == 1 ? add_columns<1>(tiles, count, columns)
+                           : add_columns<Units::kMaxPlanes>(tiles, count, columns);
     }
   }
 
  private:
-  template <int kPlanes>
-  static void pack_planes(const Lane* row, ptrdiff_t plane_stride, int length, Lane* packed) {
-    for (int place = 0; place < Order::kCount; place += kTogether) {
-      ptrdiff_t chains[kTogether];
-      for (int c = 0; c < kTogether; ++c) chains[c] = kChains.at[place + c] * Order::kRun * kUnit;
-      for (int unit = 0; unit < length; ++unit, packed += kTogether * kPlanes * kUnit) {
-        const Lane* from = row + (unit / Order::kRun * kBlock + unit % Order::kRun) * kUnit;
-#pragma GCC unroll 8
-        for (int n = 0; n < kTogether * kPlanes; ++n) {
-          const Lane* one = from + n % kPlanes * plane_stride + chains[n / kPlanes];
-          __builtin_memcpy(packed + n * kUnit, one, kUnit * sizeof(Lane));
-        }
-      }
-    }
-  }
-
-  struct ChainsInOrder {
-    int at[Order::kCount];
-    constexpr ChainsInOrder() : at() {
-      for (int place = 0; place < Order::kCount; ++place) at[place] = Order::chain(place);
-    }
-  };
-  static constexpr ChainsInOrder kChains{};
-
   static int chain_length(int head_dim) { return blocks(head_dim) * Order::kRun; }
 
-  // Where unit `unit` of a key or query goes: [places / kTogether, chain_length, kTogether].
+  // Where unit `unit` of a key goes: [places / kTogether, chain_length, kTogether].
   static int place_of(int unit, int length) {
     const int block = unit / kBlock, in_block = unit % kBlock;
     const int place = Order::kPlaces.of_chain[in_block / Order::kRun];
@@ -197,25 +162,26 @@ struct PromptProduct {
   // kScoreRows rows by kColumns keys: kTogether chains from kPlace on, then the others.
   template <int kPlanes, int kPlace>
   __attribute__((noinline)) static void sum_chains(const PromptQueries<Lane>& q, int first_row, const Lane* panel,
-                                                   int length, float (*waiting)[kScoreRows][kColumns], float* scores) {
+                                                   int blocks, float (*waiting)[kScoreRows][kColumns], float* scores) {
     Vec sums[kTogether][kScoreRows][2];
     unrolled<kTogether * kScoreRows * 2>([&](int n) __attribute__((always_inline)) {
       sums[n / 2 / kScoreRows][n / 2 % kScoreRows][n % 2] = Simd::zero();
     });
     const Lane* rows[kScoreRows];
-    unrolled<kScoreRows>([&](int i) __attribute__((always_inline)) {
-      rows[i] = q.rows[first_row + i] + kPlace * length * kPlanes * kUnit;
-    });
-    for (ptrdiff_t unit = 0; unit < length; ++unit, panel += kTogether * kColumns * kUnit) {
+    unrolled<kScoreRows>([&](int i) __attribute__((always_inline)) { rows[i] = q.rows[first_row + i]; });
+    const ptrdiff_t plane_stride = q.plane_stride;
+    for (ptrdiff_t n = 0; n < blocks * Order::kRun; ++n, panel += kTogether * kColumns * kUnit) {
+      const ptrdiff_t unit = n / Order::kRun * kBlock + n % Order::kRun;
 #pragma GCC unroll 8
       for (int c = 0; c < kTogether; ++c) {
+        const int chain = Order::chain(kPlace + c) * Order::kRun;
         const auto first = Units::load_lanes(panel + c * kColumns * kUnit);
         const auto second = Units::load_lanes(panel + (c * kColumns + kWidth) * kUnit);
 #pragma GCC unroll 8
         for (int plane = 0; plane < kPlanes; ++plane) {
 #pragma GCC unroll 8
           for (int i = 0; i < kScoreRows; ++i) {
-            const auto x = Units::spread(rows[i] + ((unit * kTogether + c) * kPlanes + plane) * kUnit);
+            const auto x = Units::spread(rows[i] + (unit + chain) * kUnit + plane * plane_stride);
             sums[c][i][0] = Units::dot(sums[c][i][0], x, first);
             sums[c][i][1] = Units::dot(sums[c][i][1], x, second);
           }
@@ -224,7 +190,7 @@ struct PromptProduct {
     }
     join_chains<kPlace>(sums, waiting, scores);
     if constexpr (kPlace + kTogether < Order::kCount) {
-      sum_chains<kPlanes, kPlace + kTogether>(q, first_row, panel, length, waiting, scores);
+      sum_chains<kPlanes, kPlace + kTogether>(q, first_row, panel, blocks, waiting, scores);
     }
   }
 
@@ -268,35 +234,67 @@ struct PromptProduct {
 
   static constexpr int log2_of(int x) { return x > 1 ? 1 + log2_of(x / 2) : 0; }
 
-  // kVectors vectors of the output from column d on.
-  template <int kPlanes, int kVectors>
-  __attribute__((noinline)) static void add_columns(const PromptWeights<Lane>& weights, const Lane* packed, int depth,
-                                                    int d) {
-    Vec sums[kPromptRows][kVectors];
-    unrolled<kPromptRows * kVectors>([&](int n) __attribute__((always_inline)) {
-      sums[n / kVectors][n % kVectors] = Simd::zero();
+  // A panel of values.
+  struct Columns {
+    const Lane* packed;
+    ptrdiff_t tile_stride;  // from one tile to the next
+    int depth;              // units of a tile
+    int first;              // column of the output
+  };
+
+  using Output = Vec[kPromptRows][kValueVectors];
+
+  // body(row, vector) for all of an Output.
+  template <class Body>
+  __attribute__((always_inline)) static void for_output(Body body) {
+    unrolled<kPromptRows * kValueVectors>([&](int n) __attribute__((always_inline)) {
+      body(n / kValueVectors, n % kValueVectors);
     });
-    const Lane* left = weights.weights;
+  }
+
+  // The output stays in registers from tile to tile.
+  template <int kPlanes>
+  __attribute__((noinline)) static void add_columns(const PromptWeights<Lane>* tiles, int count,
+                                                    const Columns& columns) {
+    Output out;
+    for_output([&](int i, int j) __attribute__((always_inline)) {
+      out[i][j] = Simd::load(tiles[0].out[i] + columns.first + j * kWidth);
+    });
+    for (int t = 0; t < count; ++t) {
+      Output sums;
+      multiply<kPlanes>(tiles[t].weights, columns.packed + t * columns.tile_stride, columns.depth, sums);
+      // A factor of 1 changes no bit, and additions run beside the products of the next tile.
+      if (tiles[t].rescales) {
+        for_output([&](int i, int j) __attribute__((always_inline)) {
+          out[i][j] = Simd::fma(out[i][j], Simd::set1(tiles[t].factors[i]), sums[i][j]);
+        });
+      } else {
+        for_output([&](int i, int j) __attribute__((always_inline)) { out[i][j] = Simd::add(out[i][j], sums[i][j]); });
+      }
+    }
+    for_output([&](int i, int j) __attribute__((always_inline)) {
+      Simd::store(tiles[0].out[i] + columns.first + j * kWidth, out[i][j]);
+    });
+  }
+
+  // sums = weights v over one tile.
+  template <int kPlanes>
+  __attribute__((always_inline)) static void multiply(const Lane* left, const Lane* packed, int depth, Output& sums) {
+    for_output([&](int i, int j) __attribute__((always_inline)) { sums[i][j] = Simd::zero(); });
     for (int z = 0; z < depth; ++z, packed += kPanel * kUnit, left += kUnit) {
-      decltype(Units::load_lanes(packed)) right[kVectors];
+      decltype(Units::load_lanes(packed)) right[kValueVectors];
 #pragma GCC unroll 8
-      for (int j = 0; j < kVectors; ++j) right[j] = Units::load_lanes(packed + j * kWidth * kUnit);
+      for (int j = 0; j < kValueVectors; ++j) right[j] = Units::load_lanes(packed + j * kWidth * kUnit);
 #pragma GCC unroll 8
       for (int plane = 0; plane < kPlanes; ++plane) {
 #pragma GCC unroll 8
         for (int i = 0; i < kPromptRows; ++i) {
           const auto p = Units::spread(left + (plane * kPromptRows + i) * kTileKeys);
 #pragma GCC unroll 8
-          for (int j = 0; j < kVectors; ++j) sums[i][j] = Units::dot(sums[i][j], p, right[j]);
+          for (int j = 0; j < kValueVectors; ++j) sums[i][j] = Units::dot(sums[i][j], p, right[j]);
         }
       }
     }
-    const PromptWeights<Lane> rows = weights;  // what is stored cannot change it
-    unrolled<kPromptRows * kVectors>([&](int n) __attribute__((always_inline)) {
-      const int i = n / kVectors, j = n % kVectors;
-      float* out = rows.out[i] + d + j * kWidth;
-      Simd::store(out, Simd::fma(Simd::load(out), Simd::set1(rows.factors[i]), sums[i][j]));
-    });
   }
 };
 

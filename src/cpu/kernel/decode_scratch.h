@@ -15,12 +15,29 @@ constexpr bool has_eight() {
   return requires { typename Product::Eight; };
 }
 
+// Whether the products of a prompt read queries in a layout of their own.
+template <class Prompt>
+constexpr bool packs_queries() {
+  return requires { &Prompt::pack_query; };
+}
+
+// Tiles that are packed and wait for the rows of a prompt.
+template <class Lanes>
+struct HeldTiles {
+  static constexpr int kMost = Lanes::kTileKeys < kPromptKeys ? kPromptKeys / Lanes::kTileKeys : 1;
+  int count = 0;
+  Tile<Lanes> tiles[kMost];
+
+  int64_t end() const { return tiles[count - 1].begin + Lanes::kTileKeys; }
+};
+
 template <class Product>
 struct DecodeScratch {
   using Element = typename Product::Element;
   using Weight = typename Product::Weight;
   using Query = typename Product::Query;
   static constexpr int kTileKeys = Product::Lanes::kTileKeys;
+  using Held = HeldTiles<typename Product::Lanes>;
 
   static size_t bytes(int head_dim, int value_dim, int rows) {
     DecodeScratch measure;
@@ -45,17 +62,16 @@ struct DecodeScratch {
   unsigned char* eight_q;
 
   // Of many rows: see Product::Prompt.
-  float* prompt_scores;     // [kPromptGroups, kPromptRows, kTileKeys]; then the weights in f32
-  Weight* prompt_weights;   // [kPromptGroups, planes, kPromptRows, kTileKeys]
+  Held* held;
+  float* prompt_scores;     // [tiles, kPromptRows, kTileKeys]; then the weights in f32
+  Weight* prompt_weights;   // [tiles, planes, kPromptRows, kTileKeys]
   unsigned char* prompt_q;  // [rows, prompt_stride]
   size_t prompt_stride;
-  unsigned char* prompt_k;  // the keys of a tile, packed
+  unsigned char* prompt_k;  // the keys of held tiles, packed
   unsigned char* prompt_v;
 
-  float* scores_of_group(int g) const { return prompt_scores + g * kPromptRows * kTileKeys; }
-  Weight* weights_of_group(int g) const {
-    return prompt_weights + g * Product::kWeightPlanes * kPromptRows * kTileKeys;
-  }
+  float* scores_of_tile(int t) const { return prompt_scores + t * kPromptRows * kTileKeys; }
+  Weight* weights_of_tile(int t) const { return prompt_weights + t * Product::kWeightPlanes * kPromptRows * kTileKeys; }
 
  private:
   DecodeScratch() = default;
@@ -86,13 +102,17 @@ struct DecodeScratch {
       }
     }
     if (blocks * kRowBlock <= kFewRows) return used;
-    prompt_scores = reinterpret_cast<float*>(take(sizeof(float) * kPromptGroups * kPromptRows * kTileKeys));
-    prompt_weights = reinterpret_cast<Weight*>(
-        take(sizeof(Weight) * Product::kWeightPlanes * kPromptGroups * kPromptRows * kTileKeys));
-    prompt_stride = aligned(Product::Prompt::query_bytes(head_dim));
-    prompt_q = take(prompt_stride * count * kRowBlock);
-    prompt_k = take(Product::Prompt::key_bytes(head_dim));
-    prompt_v = take(Product::Prompt::value_bytes(value_dim));
+    constexpr size_t kRowsOfTiles = Held::kMost * kPromptRows;
+    held = reinterpret_cast<Held*>(take(sizeof(Held)));
+    prompt_scores = reinterpret_cast<float*>(take(sizeof(float) * kRowsOfTiles * kTileKeys));
+    prompt_weights =
+        reinterpret_cast<Weight*>(take(sizeof(Weight) * Product::kWeightPlanes * kRowsOfTiles * kTileKeys));
+    if constexpr (packs_queries<typename Product::Prompt>()) {
+      prompt_stride = aligned(Product::Prompt::query_bytes(head_dim));
+      prompt_q = take(prompt_stride * count * kRowBlock);
+    }
+    prompt_k = take(Held::kMost * Product::Prompt::key_bytes(head_dim));
+    prompt_v = take(Held::kMost * Product::Prompt::value_bytes(value_dim));
     return used;
   }
 

@@ -146,9 +146,26 @@ class TileSoftmax {
   // store(i, weights) for each row.
   template <class S, int kRows, class Store>
   void plain_softmax_of_rows(int first, float* scores, const KeyTile& tile, float* row_factors, Store store) {
-    constexpr int kVectors = KeyTile::kKeys / kWidth;
     const RowStates& state = block_.state;
-    const Vec scale = S::set1(rule_.scale);
+    const Vec before = S::load_first(state.max + first, kRows), here = maxima_of_rows<S, kRows>(first, scores, tile);
+    const Vec after = S::select_less(before, here, here, before);
+    Vec factors = S::set1(1.0f), sums = S::load_first(state.sum + first, kRows);
+    if (S::any_less(before, here, kRows)) {
+      factors = factors_of_rows<S>(before, here);
+      sums = S::mul(sums, factors);
+      S::store_first(state.max + first, after, kRows);
+    }
+    S::store_first(row_factors, factors, kRows);
+    alignas(64) float offsets[kWidth];
+    S::store(offsets, offsets_of_rows<S>(after));
+    sums = S::add(sums, exponentials_of_rows<S, kRows>(scores, tile, offsets, store));
+    S::store_first(state.sum + first, sums, kRows);
+  }
+
+  // The largest logit of each of kRows rows. Scores of quantised keys get their scales.
+  template <class S, int kRows>
+  __attribute__((always_inline)) Vec maxima_of_rows(int first, float* scores, const KeyTile& tile) const {
+    constexpr int kVectors = KeyTile::kKeys / kWidth;
     Vec rows[8];
     for_rows<kRows>([&](int i) __attribute__((always_inline)) {
       float* row = scores + i * KeyTile::kKeys;
@@ -165,18 +182,28 @@ class TileSoftmax {
       rows[i] = S::max(largest[0], largest[1]);
     });
     unrolled<8 - kRows>([&](int i) __attribute__((always_inline)) { rows[kRows + i] = rows[i]; });
-    const Vec before = S::load_first(state.max + first, kRows);
-    const Vec here = S::mul(S::reduce_eight(rows, [](Vec a, Vec b) { return S::max(a, b); }), scale);
-    const Vec after = S::select_less(before, here, here, before);
-    Vec factors = S::set1(1.0f), sums = S::load_first(state.sum + first, kRows);
-    if (S::any_less(before, here, kRows)) {
-      factors = exp2(S::select_less(before, here, S::sub(before, after), S::zero()));
-      sums = S::mul(sums, factors);
-      S::store_first(state.max + first, after, kRows);
-    }
-    S::store_first(row_factors, factors, kRows);
-    alignas(64) float offsets[kWidth];
-    S::store(offsets, S::select_less(S::set1(kMinusInfinity), after, S::sub(S::set1(-0.0f), after), S::set1(-0.0f)));
+    return S::mul(S::reduce_eight(rows, [](Vec a, Vec b) { return S::max(a, b); }), S::set1(rule_.scale));
+  }
+
+  // On what was summed under the maxima `before`, where those of a tile are `here`.
+  template <class S>
+  __attribute__((always_inline)) static Vec factors_of_rows(Vec before, Vec here) {
+    return exp2(S::select_less(before, here, S::sub(before, here), S::zero()));
+  }
+
+  // What is added to logits. A row without a key keeps its logits of -inf.
+  template <class S>
+  __attribute__((always_inline)) static Vec offsets_of_rows(Vec max) {
+    return S::select_less(S::set1(kMinusInfinity), max, S::sub(S::set1(-0.0f), max), S::set1(-0.0f));
+  }
+
+  // store(i, weights) for each of kRows rows. Returns the sums of the weights.
+  template <class S, int kRows, class Store>
+  __attribute__((always_inline)) Vec exponentials_of_rows(const float* scores, const KeyTile& tile,
+                                                          const float* offsets, Store store) const {
+    constexpr int kVectors = KeyTile::kKeys / kWidth;
+    const Vec scale = S::set1(rule_.scale);
+    Vec rows[8];
     for_rows<kRows>([&](int i) __attribute__((always_inline)) {
       const float* row = scores + i * KeyTile::kKeys;
       const Vec offset = S::set1(offsets[i]);
@@ -190,8 +217,8 @@ class TileSoftmax {
       for (int v = 0; scaled_ && v < kVectors; ++v) weights[v] = S::mul(weights[v], scales_of(tile.v_scales, v));
       store(i, weights);
     });
-    sums = S::add(sums, S::reduce_eight(rows, [](Vec a, Vec b) { return S::add(a, b); }));
-    S::store_first(state.sum + first, sums, kRows);
+    unrolled<8 - kRows>([&](int i) __attribute__((always_inline)) { rows[kRows + i] = rows[i]; });
+    return S::reduce_eight(rows, [](Vec a, Vec b) { return S::add(a, b); });
   }
 
   // The same for any row and tile.

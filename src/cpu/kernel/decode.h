@@ -92,8 +92,10 @@ class DecodeKernel : ManyRows<Product> {
     const auto& held = *scratch_.held;
     if (held.count == 0) return;
     typename Base::Held ahead;
-    for (int64_t position = held.end(); ahead.count < Base::Held::kMost; position = ahead.end()) {
+    int64_t position = held.end();
+    while (ahead.count < Base::Held::kMost && position < block_.fetch_end) {
       ahead.tiles[ahead.count++] = find_from(position, block_.fetch_end);
+      position = ahead.end();
     }
     this->add_tiles_to_rows(ahead);
   }

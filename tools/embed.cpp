@@ -35,6 +35,16 @@ std::vector<std::string> lines_of(const std::string& path) {
   return lines;
 }
 
+// Errors name the file.
+Tensor embed_lines(const LoadedModel& loaded, const std::vector<std::string>& lines, const EmbedParams& params,
+                   const std::string& file, std::int64_t* truncated) {
+  try {
+    return embed_texts(loaded, lines, params, truncated);
+  } catch (const Error& error) {
+    throw Error(error.kind(), file + ": " + error.what());
+  }
+}
+
 void run_embed(const EmbedVerb& options) {
   Executor* executor = options.threads > 0 ? &shared_executor(options.threads) : nullptr;
   const LoadedModel loaded = LoadedModel::load(
@@ -44,12 +54,12 @@ void run_embed(const EmbedVerb& options) {
   params.pooling = options.pooling.empty()    ? stored_pooling(model_folder(options.model))
                    : options.pooling == "cls" ? Pooling::first_token
                                               : Pooling::mean;
+  params.max_tokens = stored_max_tokens(model_folder(options.model));
   std::int64_t truncated = 0;
-  const Tensor vectors = embed_texts(loaded, lines, params, &truncated);
+  const Tensor vectors = embed_lines(loaded, lines, params, options.text, &truncated);
   if (truncated > 0) {
-    std::fprintf(stderr, "rootdk: %lld of %zu lines are longer than the model's %lld positions and lost their end\n",
-                 static_cast<long long>(truncated), lines.size(),
-                 static_cast<long long>(loaded.model.config().max_position));
+    std::fprintf(stderr, "rootdk: %lld of %zu lines are longer than the model's %lld tokens and lost their end\n",
+                 static_cast<long long>(truncated), lines.size(), static_cast<long long>(longest_text(loaded, params)));
   }
   if (!options.out.empty()) {
     const NamedTensor tensor{"embeddings", vectors};

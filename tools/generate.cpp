@@ -72,6 +72,19 @@ void print_statistics(const OrderedJson& report) {
   }
 }
 
+// Says on stderr where the model's length cut the text short, or where the text went past what training showed.
+void tell_about_length(const TransformerConfig& config, const Generation& generation, std::int64_t max_new) {
+  const auto length = static_cast<long long>(generation.ids.size());
+  if (config.max_position > 0 && length > config.max_position && generation.new_tokens < max_new) {
+    std::fprintf(stderr, "rootdk: ended after %lld of %lld tokens: the model has %lld positions\n",
+                 static_cast<long long>(generation.new_tokens), static_cast<long long>(max_new),
+                 static_cast<long long>(config.max_position));
+  } else if (config.trained_context > 0 && length > config.trained_context) {
+    std::fprintf(stderr, "rootdk: the text has %lld tokens, and the model was trained on %lld at a time\n", length,
+                 static_cast<long long>(config.trained_context));
+  }
+}
+
 // The likeliest continuations, with their scores.
 void run_beams(const GenerateVerb& options, const LoadedModel& loaded, const std::vector<std::int32_t>& prompt,
                const GenerateParams& params) {
@@ -138,6 +151,7 @@ void run_generate(const GenerateVerb& options) {
   streamed += held;
   if (!options.json) std::fputs(held.c_str(), stdout);
   const Generation& generation = generator.so_far();
+  tell_about_length(model.config(), generation, params.max_new);
 
   const auto first_new = generation.ids.end() - generation.new_tokens;
   const std::vector<std::int32_t> fresh(first_new, generation.ids.end());
@@ -150,8 +164,9 @@ void run_generate(const GenerateVerb& options) {
                         {"prompt_seconds", generation.prompt_seconds},
                         {"tokens_per_second", generation.tokens_per_second()}};
   if (tokenizer) {
-    report["text"] = tokenizer->decode(generation.ids);
-    report["new_text"] = options.stop.empty() ? tokenizer->decode(fresh) : streamed;
+    report["text"] =
+        stop.stopped() ? (decoder_only ? tokenizer->decode(prompt) : "") + streamed : tokenizer->decode(generation.ids);
+    report["new_text"] = streamed;
   }
   if (params.draft) {
     report["drafted"] = generation.drafted;
@@ -195,22 +210,24 @@ void add_generate_command(Command& program) {
   verb->add_option("--max-new", options->max_new, "Tokens to add at most")->show_default()->type_name("N");
   Option* greedy = verb->add_flag("--greedy", options->greedy,
                                   "Always the likeliest token (the default unless a sampling option is given)");
-  verb->add_option("--temperature", options->temperature, "Sample with this temperature")
-      ->excludes(greedy)
-      ->type_name("T");
-  verb->add_option("--top-k", options->top_k, "Sample from the k likeliest; 0: from all")
-      ->excludes(greedy)
-      ->type_name("K");
-  verb->add_option("--top-p", options->top_p, "Sample from the likeliest that together reach p")
-      ->excludes(greedy)
-      ->type_name("P");
-  verb->add_option("--min-p", options->min_p, "Sample from tokens at least p times as likely as the likeliest")
-      ->excludes(greedy)
-      ->type_name("P");
-  verb->add_option("--repetition-penalty", options->repetition_penalty,
-                   "Makes tokens that are in the text less likely (above 1)")
-      ->type_name("X");
-  verb->add_option("--stop", options->stop, "End before this text; may be given several times")->type_name("TEXT");
+  Option* temperature = verb->add_option("--temperature", options->temperature, "Sample with this temperature")
+                            ->excludes(greedy)
+                            ->type_name("T");
+  Option* top_k = verb->add_option("--top-k", options->top_k, "Sample from the k likeliest; 0: from all")
+                      ->excludes(greedy)
+                      ->type_name("K");
+  Option* top_p = verb->add_option("--top-p", options->top_p, "Sample from the likeliest that together reach p")
+                      ->excludes(greedy)
+                      ->type_name("P");
+  Option* min_p =
+      verb->add_option("--min-p", options->min_p, "Sample from tokens at least p times as likely as the likeliest")
+          ->excludes(greedy)
+          ->type_name("P");
+  Option* repetition = verb->add_option("--repetition-penalty", options->repetition_penalty,
+                                        "Makes tokens that are in the text less likely (above 1)")
+                           ->type_name("X");
+  Option* stop =
+      verb->add_option("--stop", options->stop, "End before this text; may be given several times")->type_name("TEXT");
   add_seed_option(*verb, options->seed, "Of the sampling");
   Option* draft =
       verb->add_option("--draft", options->draft, "A small model of the same vocabulary that proposes tokens")
@@ -238,7 +255,10 @@ void add_generate_command(Command& program) {
       verb->add_flag("--stop-at-end", options->stop_at_end, "End at the model's end token (the default with --prompt)");
   verb->add_flag("--ignore-end", options->ignore_end, "Continue past the model's end token (the default with --ids)")
       ->excludes(stop_at_end);
-  verb->add_flag("--stats", options->stats, "Speed over position, and each layer's max logit and entropy");
+  Option* stats =
+      verb->add_flag("--stats", options->stats, "Speed over position, and each layer's max logit and entropy")
+          ->excludes(prompts);
+  for (Option* other : {temperature, top_k, top_p, min_p, repetition, stop, stats}) beams->excludes(other);
   add_threads_option(*verb, options->threads);
   verb->add_flag("--json", options->json, "Print JSON");
   verb->callback([options, prompt] {

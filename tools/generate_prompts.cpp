@@ -19,6 +19,7 @@ namespace {
 using OrderedJson = nlohmann::ordered_json;
 
 struct Request {
+  std::string where;  // file and line
   std::vector<std::int32_t> prompt;
   GenerateParams params;
   StopStrings stop{{}};
@@ -26,13 +27,24 @@ struct Request {
   std::string text{};
 };
 
+// Runs body; its errors begin with the file and the line.
+template <class Body>
+void naming(const std::string& where, Body body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    throw Error(error.kind(), text.starts_with(where) ? text : where + ": " + text);
+  }
+}
+
 // Reads one field of a line into a number, where it is there.
 template <class T>
 void read_field(const OrderedJson& line, const char* name, const std::string& where, T& into) {
   const auto found = line.find(name);
   if (found == line.end()) return;
   const bool fits = std::is_integral_v<T> ? found->is_number_integer() : found->is_number();
-  require(fits, where, ": ", name, " is ", found->dump(), ", not a number");
+  require(fits, where, ": ", name, " is ", found->dump(), ", not a ", std::is_integral_v<T> ? "whole " : "", "number");
   into = found->template get<T>();
 }
 
@@ -76,7 +88,7 @@ Request read_request(const OrderedJson& line, const std::string& where, const Ge
   require(line.is_string() || line.is_object(), where, ": ", line.dump(), " is neither a text nor an object");
   const bool text = line.is_string() || line.contains("prompt");
   require(line.is_string() || line.contains("prompt") != line.contains("ids"), where, ": give either prompt or ids");
-  Request request{.prompt = {}, .params = options.params(text)};
+  Request request{.where = where, .prompt = {}, .params = options.params(text)};
   if (text) {
     const OrderedJson& prompt = line.is_string() ? line : line["prompt"];
     require(prompt.is_string(), where, ": prompt is ", prompt.dump(), ", not a text");
@@ -88,7 +100,7 @@ Request read_request(const OrderedJson& line, const std::string& where, const Ge
     }
   }
   if (line.is_object()) apply_fields(line, where, request.params);
-  request.stop = StopStrings(stop_strings(line, where, options));
+  naming(where, [&] { request.stop = StopStrings(stop_strings(line, where, options)); });
   if (loaded.tokenizer) {
     request.stream.emplace(*loaded.tokenizer,
                            loaded.model.config().encoder ? std::vector<std::int32_t>() : request.prompt);
@@ -131,7 +143,7 @@ void run_prompts(const GenerateVerb& options) {
   std::vector<Request> requests = read_requests(options, loaded);
   BatchGenerator batch(
       loaded.model, {.max_sequences = options.batch, .cache_type = options.cache_type, .executor = options.executor()});
-  for (const Request& request : requests) batch.add(request.prompt, request.params);
+  for (const Request& request : requests) naming(request.where, [&] { batch.add(request.prompt, request.params); });
   for (std::size_t i = 0; i < requests.size(); ++i) {
     if (requests[i].params.max_new == 0) print_answer(i, requests[i], batch.result(i));
   }

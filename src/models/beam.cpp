@@ -35,6 +35,8 @@ class BeamSearch {
         context_{.executor = params.executor},
         cache_(model.make_cache({.dtype = params.cache_type})) {
     require(params.beams >= 1 && params.beams <= 1024, "beam search: ", params.beams, " beams are not in 1 to 1024");
+    require(std::isfinite(params.length_penalty), "beam search: length_penalty ", params.length_penalty,
+            " must be finite");
     const TransformerConfig& config = model.config();
     const std::int64_t longest = static_cast<std::int64_t>(start_.ids().size()) + start_.limit();
     require(!config.rope.dynamic || longest <= config.rope.max_position,

@@ -26,6 +26,8 @@ class Checkpoint {
   std::span<const std::int64_t> shape(const std::string& name) const { return file_of(name).shape(name); }
   std::string_view type_name(const std::string& name) const { return file_of(name).type_name(name); }
   ConstTensorView tensor(const std::string& name) const { return file_of(name).tensor(name); }
+  // Gives back the memory of a tensor that is not needed for now; it is read again when it is touched.
+  void release(const std::string& name) const { file_of(name).release(name); }
   const std::string& where() const { return where_; }
   const std::map<std::string, std::string>& metadata() const { return files_.front()->metadata(); }
 

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <iterator>
 #include <numeric>
+#include <string>
 
 #include "core/check.h"
 #include "models/json_fields.h"
@@ -30,11 +31,20 @@ void pool(const float* states, std::int64_t tokens, std::int64_t width, const Em
   for (std::int64_t d = 0; d < width; ++d) out[d] = static_cast<float>(sums[static_cast<std::size_t>(d)] * factor);
 }
 
-std::vector<Ids> token_lists(const LoadedModel& loaded, std::span<const std::string> texts, std::int64_t* truncated) {
-  const auto most = static_cast<std::size_t>(loaded.model.config().max_position);
+Ids ids_of(const LoadedModel& loaded, std::span<const std::string> texts, std::size_t i) {
+  try {
+    return loaded.ids_of(texts[i]);
+  } catch (const Error& error) {
+    throw Error(error.kind(),
+                "text " + std::to_string(i + 1) + " of " + std::to_string(texts.size()) + ": " + error.what());
+  }
+}
+
+std::vector<Ids> token_lists(const LoadedModel& loaded, std::span<const std::string> texts, std::size_t most,
+                             std::int64_t* truncated) {
   std::vector<Ids> lists;
-  for (const std::string& text : texts) {
-    lists.push_back(loaded.ids_of(text));
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    lists.push_back(ids_of(loaded, texts, i));
     Ids& ids = lists.back();
     if (most == 0 || ids.size() <= most) continue;
     ids[most - 1] = ids.back();  // the separator stays
@@ -44,15 +54,38 @@ std::vector<Ids> token_lists(const LoadedModel& loaded, std::span<const std::str
   return lists;
 }
 
+// A file of settings; an empty object where there is none.
+Json settings_in(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return Json::object();
+  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  Json document = parse_json(text, path.string());
+  require(document.is_object(), path.string(), ": is not an object");
+  return document;
+}
+
 }  // namespace
+
+std::int64_t stored_max_tokens(const std::filesystem::path& folder) {
+  const std::filesystem::path path = folder / "sentence_bert_config.json";
+  const Json document = settings_in(path);
+  const JsonFields fields(document, path.string());
+  if (!fields.has("max_seq_length")) return 0;
+  const std::int64_t tokens = fields.size({"max_seq_length"});
+  require(tokens >= 2, path.string(), ": max_seq_length is ", tokens, ", expected at least 2");
+  return tokens;
+}
+
+std::int64_t longest_text(const LoadedModel& loaded, const EmbedParams& params) {
+  require(params.max_tokens >= 0, "embed: max_tokens ", params.max_tokens, " must not be negative");
+  const std::int64_t positions = loaded.model.config().max_position;
+  if (params.max_tokens == 0 || positions == 0) return std::max(params.max_tokens, positions);
+  return std::min(params.max_tokens, positions);
+}
 
 Pooling stored_pooling(const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / "1_Pooling" / "config.json";
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return Pooling::mean;
-  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  const Json document = parse_json(text, path.string());
-  require(document.is_object(), path.string(), ": is not an object");
+  const Json document = settings_in(path);
   for (const auto& [name, value] : document.items()) {
     if (!name.starts_with("pooling_mode_") || !value.is_boolean() || !value.get<bool>()) continue;
     if (name == "pooling_mode_mean_tokens") return Pooling::mean;
@@ -68,7 +101,8 @@ Tensor embed_texts(const LoadedModel& loaded, std::span<const std::string> texts
   require(config.output == ModelOutput::hidden_states && !config.encoder, "embed: ", config.architecture,
           " gives logits, not hidden states: embeddings come from encoders");
   require(params.batch_tokens >= 1, "embed: batch_tokens ", params.batch_tokens, " must be at least 1");
-  const std::vector<Ids> lists = token_lists(loaded, texts, truncated);
+  const auto most = static_cast<std::size_t>(longest_text(loaded, params));
+  const std::vector<Ids> lists = token_lists(loaded, texts, most, truncated);
   std::vector<std::size_t> order(lists.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::ranges::stable_sort(order, {}, [&](std::size_t i) { return lists[i].size(); });
@@ -77,9 +111,9 @@ Tensor embed_texts(const LoadedModel& loaded, std::span<const std::string> texts
   // Texts of one length share a forward pass: nothing is padded.
   for (std::size_t begin = 0, end = 0; begin < order.size(); begin = end) {
     const std::size_t length = lists[order[begin]].size();
-    const auto most = std::max<std::size_t>(1, static_cast<std::size_t>(params.batch_tokens) / length);
+    const auto most_texts = std::max<std::size_t>(1, static_cast<std::size_t>(params.batch_tokens) / length);
     ModelInput input{.batch = 0};
-    while (end < order.size() && end - begin < most && lists[order[end]].size() == length) {
+    while (end < order.size() && end - begin < most_texts && lists[order[end]].size() == length) {
       input.ids.insert(input.ids.end(), lists[order[end]].begin(), lists[order[end]].end());
       ++input.batch;
       ++end;

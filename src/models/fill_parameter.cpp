@@ -91,6 +91,7 @@ void fill_parameter(Node& parameter, const Binding& binding, const std::shared_p
       if (options.weights) {
         Executor& executor = options.executor ? *options.executor : default_executor();
         matrix = quantise(matrix->matrix, fitting(*options.weights, part.columns()), executor);
+        checkpoint->release(binding.stored);
       }
       parameter.bind(std::move(matrix));
     }

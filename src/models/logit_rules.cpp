@@ -29,13 +29,13 @@ void drop_unlikely(std::vector<float>& logits, double min_p, double temperature)
 }  // namespace
 
 void check_sampling(const SamplingParams& sampling) {
-  require(sampling.greedy || sampling.temperature > 0, "generate: temperature ", sampling.temperature,
-          " must be positive");
+  require(sampling.greedy || (sampling.temperature > 0 && std::isfinite(sampling.temperature)),
+          "generate: temperature ", sampling.temperature, " must be positive and finite");
   require(sampling.top_k >= 0, "generate: top_k ", sampling.top_k, " must not be negative");
   require(sampling.top_p > 0 && sampling.top_p <= 1, "generate: top_p ", sampling.top_p, " must be in (0, 1]");
   require(sampling.min_p >= 0 && sampling.min_p <= 1, "generate: min_p ", sampling.min_p, " must be in [0, 1]");
-  require(sampling.repetition_penalty > 0, "generate: repetition_penalty ", sampling.repetition_penalty,
-          " must be positive");
+  require(sampling.repetition_penalty > 0 && std::isfinite(sampling.repetition_penalty),
+          "generate: repetition_penalty ", sampling.repetition_penalty, " must be positive and finite");
 }
 
 std::int32_t choose_token(std::span<const float> logits, std::span<const std::int32_t> text,

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <utility>
 
@@ -51,6 +52,16 @@ MappedFile::MappedFile(MappedFile&& other) noexcept : bytes_(std::exchange(other
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(bytes_, other.bytes_);
   return *this;
+}
+
+void MappedFile::release(std::span<const std::byte> part) const {
+  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto address = [](const std::byte* at) { return reinterpret_cast<std::uintptr_t>(at); };
+  const std::uintptr_t file_begin = address(bytes_.data()), begin = address(part.data());
+  if (begin < file_begin || begin + part.size() > file_begin + bytes_.size()) return;
+  const std::uintptr_t first = (begin + page - 1) / page * page, last = (begin + part.size()) / page * page;
+  // Nothing is lost where the system refuses: the memory stays.
+  if (first < last) ::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
 }
 
 MappedFile::~MappedFile() {

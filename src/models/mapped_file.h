@@ -16,6 +16,9 @@ class MappedFile {
   ~MappedFile();
 
   std::span<const std::byte> bytes() const { return bytes_; }
+  // Gives back the memory of a part that is not needed for now; it is read again when it is touched. Bytes outside the
+  // file are left alone.
+  void release(std::span<const std::byte> part) const;
 
  private:
   std::span<const std::byte> bytes_;

@@ -104,6 +104,8 @@ std::uint64_t write_quantised(const fs::path& folder, WeightFormat weights, cons
   require(weights == WeightFormat::i8 || weights == WeightFormat::i4, "quantize: ", name_of(weights),
           " is neither int8 nor int4");
   require(!fs::exists(out) || !fs::equivalent(folder, out), "quantize: ", out.string(), " is the model itself");
+  require(!fs::exists(out) || (fs::is_directory(out) && fs::is_empty(out)), ErrorKind::file, "quantize: ", out.string(),
+          " is there already and not an empty folder");
   require(!is_quantised(Checkpoint::open(folder)), "quantize: ", folder.string(), " is quantised already");
   const Transformer model = load_model(folder, {.weights = weights, .executor = executor});
   std::vector<NamedTensor> tensors;
@@ -115,11 +117,14 @@ std::uint64_t write_quantised(const fs::path& folder, WeightFormat weights, cons
       add_matrix(tensors, parameter.name, matrix_of(node));
     }
   }
-  fs::create_directories(out);
-  for (const char* file : {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"}) {
-    if (fs::exists(folder / file)) {
-      fs::copy_file(folder / file, out / file, fs::copy_options::overwrite_existing);
-    }
+  std::error_code error;
+  fs::create_directories(out, error);
+  require(!error, ErrorKind::file, "quantize: ", out.string(), " cannot be made: ", error.message());
+  for (const char* file : {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json",
+                           "sentence_bert_config.json", "1_Pooling/config.json"}) {
+    if (!fs::exists(folder / file)) continue;
+    fs::create_directories((out / file).parent_path());
+    fs::copy_file(folder / file, out / file);
   }
   write_safetensors(out / "model.safetensors", tensors,
                     {{kWeightsKey, std::string(name_of(weights))},

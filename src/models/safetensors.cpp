@@ -287,6 +287,12 @@ ConstTensorView SafetensorsFile::tensor(std::string_view name) const {
   return ConstTensorView(data, *entry.type->dtype, shape);
 }
 
+void SafetensorsFile::release(std::string_view name) const {
+  if (!content_->mapping) return;
+  const Entry& entry = content_->entry(name);
+  content_->mapping->release(content_->header.data.subspan(entry.begin, entry.end - entry.begin));
+}
+
 std::string_view SafetensorsFile::type_name(std::string_view name) const { return content_->entry(name).type_name; }
 
 std::span<const std::int64_t> SafetensorsFile::shape(std::string_view name) const {

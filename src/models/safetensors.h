@@ -43,6 +43,9 @@ class SafetensorsFile {
 
   const std::map<std::string, std::string>& metadata() const;
 
+  // Gives back the memory of a tensor that is not needed for now; it is read again when it is touched.
+  void release(std::string_view name) const;
+
  private:
   struct Content;
   explicit SafetensorsFile(std::unique_ptr<Content> content);

@@ -16,6 +16,7 @@ class Safetensors final : public TensorFile {
   std::span<const std::int64_t> shape(const std::string& name) const override { return file_.shape(name); }
   ConstTensorView tensor(const std::string& name) const override { return file_.tensor(name); }
   const std::map<std::string, std::string>& metadata() const override { return file_.metadata(); }
+  void release(const std::string& name) const override { file_.release(name); }
 
  private:
   SafetensorsFile file_;
@@ -45,6 +46,7 @@ class Torch final : public TensorFile {
   std::span<const std::int64_t> shape(const std::string& name) const override { return file_.tensors().at(name).shape; }
   ConstTensorView tensor(const std::string& name) const override { return file_.tensor(name); }
   const std::map<std::string, std::string>& metadata() const override { return none_; }
+  void release(const std::string& name) const override { file_.release(name); }
 
  private:
   TorchFile file_;

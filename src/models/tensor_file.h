@@ -21,6 +21,8 @@ class TensorFile {
   virtual std::span<const std::int64_t> shape(const std::string& name) const = 0;
   virtual ConstTensorView tensor(const std::string& name) const = 0;
   virtual const std::map<std::string, std::string>& metadata() const = 0;
+  // Gives back the memory of a tensor that is not needed for now; it is read again when it is touched.
+  virtual void release(const std::string& name) const = 0;
 };
 
 // safetensors, or what torch.save writes where the name ends in .bin. Throws rootdk::Error.

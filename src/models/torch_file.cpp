@@ -79,6 +79,10 @@ void TorchFile::read(std::span<const std::byte> bytes) {
   }
 }
 
+void TorchFile::release(const std::string& name) const {
+  if (file_) file_->release(storages_.at(tensors_.at(name).storage));
+}
+
 ConstTensorView TorchFile::tensor(const std::string& name) const {
   const auto found = tensors_.find(name);
   require(found != tensors_.end(), name_, ": has no tensor '", name, "'");

@@ -21,6 +21,8 @@ class TorchFile {
   const std::map<std::string, PickledTensor>& tensors() const { return tensors_; }
   // Contiguous, valid as long as this object. Throws rootdk::Error where the tensor has other strides.
   ConstTensorView tensor(const std::string& name) const;
+  // Gives back the memory of a tensor that is not needed for now; it is read again when it is touched.
+  void release(const std::string& name) const;
 
  private:
   explicit TorchFile(std::string name) : name_(std::move(name)) {}

@@ -129,15 +129,16 @@ double seconds_now() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// Event: wall_time 1 (double), step 2, file_version 3, summary 5. Summary: value 1. Value: tag 1, simple_value 2
-// (float).
+// Event: wall_time 1 (double), step 2, file_version 3, summary 5, session_log 7. Summary: value 1. Value: tag 1,
+// simple_value 2 (float). SessionLog: status 1.
 class EventLog final : public LineLog {
  public:
-  explicit EventLog(const fs::path& file) : LineLog(file) {
+  EventLog(const fs::path& file, std::int64_t from) : LineLog(file) {
     Message event;
     event.fixed64(1, seconds_now());
     event.bytes(3, "brain.Event:2");
     record(event.text());
+    if (from > 0) start_from(from + 1);
   }
   void add(const LogEntry& entry) override {
     Message summary;
@@ -156,6 +157,17 @@ class EventLog final : public LineLog {
   }
 
  private:
+  // The start of a session: TensorBoard forgets what earlier files of the run say of this step and later ones.
+  void start_from(std::int64_t step) {
+    constexpr std::uint64_t kStart = 1;
+    Message session;
+    session.varint(1, kStart);
+    Message event;
+    event.fixed64(1, seconds_now());
+    event.varint(2, static_cast<std::uint64_t>(step));
+    event.bytes(7, session.text());
+    record(event.text());
+  }
   // Length, its checksum, the bytes, their checksum.
   void record(const std::string& bytes) {
     Message length;
@@ -193,7 +205,9 @@ std::unique_ptr<TrainLog> json_log(const fs::path& file, std::int64_t from) {
   keep_until(file, from, [&](const std::string& line) {
     const nlohmann::json entry = nlohmann::json::parse(line, nullptr, false);
     // The last line of a killed process may be cut: it counts as one behind the others.
-    if (entry.is_discarded()) return std::numeric_limits<std::int64_t>::max();
+    constexpr std::string_view kBegin = "{\"step\":";
+    const bool begins = line.starts_with(kBegin) || kBegin.starts_with(line);
+    if (entry.is_discarded() && begins) return std::numeric_limits<std::int64_t>::max();
     require(entry.is_object() && entry.contains("step") && entry["step"].is_number_integer(), ErrorKind::file,
             file.string(), ": is no log of a training: ", line.substr(0, 80));
     return entry["step"].get<std::int64_t>();
@@ -225,7 +239,7 @@ std::unique_ptr<TrainLog> tensorboard_log(const fs::path& folder, std::int64_t f
   char name[96];
   std::snprintf(name, sizeof name, "events.out.tfevents.%010lld.rootdk.%d.%lld", static_cast<long long>(seconds_now()),
                 static_cast<int>(getpid()), static_cast<long long>(from));
-  return std::make_unique<EventLog>(folder / name);
+  return std::make_unique<EventLog>(folder / name, from);
 }
 
 }  // namespace rootdk

@@ -34,8 +34,12 @@ rootdk_status rootdk_model_embed(const rootdk_model* model, const char* const* t
     const Pooling chosen =
         pooling == ROOTDK_POOLING_STORED ? stored_pooling(model_folder(subject.name)) : static_cast<Pooling>(pooling);
     std::int64_t cut = 0;
-    const Tensor vectors =
-        embed_texts(subject, lines, {.pooling = chosen, .normalise = normalise != 0, .executor = &executor}, &cut);
+    const Tensor vectors = embed_texts(subject, lines,
+                                       {.pooling = chosen,
+                                        .normalise = normalise != 0,
+                                        .max_tokens = stored_max_tokens(model_folder(subject.name)),
+                                        .executor = &executor},
+                                       &cut);
     std::copy_n(vectors.view().as<float>(), vectors.elements(), to.as<float>());
     if (truncated) *truncated = cut;
   });

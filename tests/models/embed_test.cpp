@@ -65,6 +65,32 @@ TEST(Embed, CutsWhatIsTooLongAndRefusesDecoders) {
   EXPECT_THAT(error_of([] { embed_texts(loaded("llama"), {}); }), HasSubstr("gives logits"));
 }
 
+TEST(Embed, CutsTextsWhereItIsAsked) {
+  const LoadedModel model = loaded("bert");
+  const std::string text = "abcdefgh", shorter = "abch";
+  std::int64_t truncated = 0;
+  const Tensor cut = embed_texts(model, {&text, 1}, {.max_tokens = 4}, &truncated);
+  const Tensor whole = embed_texts(model, {&shorter, 1});
+  EXPECT_EQ(truncated, 1);
+  EXPECT_EQ(std::memcmp(cut.view().data, whole.view().data, whole.bytes()), 0);
+  EXPECT_EQ(longest_text(model, {.max_tokens = 1000}), model.model.config().max_position);
+  EXPECT_THAT(error_of([&] { embed_texts(model, {&text, 1}, {.max_tokens = -1}); }), HasSubstr("max_tokens -1"));
+}
+
+TEST(Embed, ReadsHowLongATextMayBe) {
+  const test::TemporaryFolder folder;
+  EXPECT_EQ(stored_max_tokens(folder.path()), 0);
+  folder.write("sentence_bert_config.json", R"({"max_seq_length": 256, "do_lower_case": false})");
+  EXPECT_EQ(stored_max_tokens(folder.path()), 256);
+  folder.write("sentence_bert_config.json", R"({"max_seq_length": 1})");
+  EXPECT_THAT(error_of([&] { stored_max_tokens(folder.path()); }), HasSubstr("max_seq_length is 1"));
+}
+
+TEST(Embed, NamesTheTextThatIsNotUtf8) {
+  const std::string texts[] = {"abc", "\xff"};
+  EXPECT_THAT(error_of([&] { embed_texts(loaded("bert"), texts); }), HasSubstr("text 2 of 2: "));
+}
+
 TEST(Embed, ReadsHowAFolderPools) {
   const test::TemporaryFolder folder;
   EXPECT_EQ(stored_pooling(folder.path()), Pooling::mean);

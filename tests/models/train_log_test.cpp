@@ -2,6 +2,7 @@
 
 #include "models/train_log.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -11,6 +12,7 @@
 #include <sstream>
 
 #include "core/check.h"
+#include "support/error_of.h"
 #include "support/temporary_folder.h"
 
 namespace rootdk {
@@ -65,11 +67,10 @@ TEST(TrainLog, Checksum) {
   EXPECT_EQ(masked_crc32c("123456789"), ((crc >> 15) | (crc << 17)) + 0xa282ead8u);
 }
 
-TEST(TrainLog, EventsOfTensorBoard) {
-  const test::TemporaryFolder folder;
-  tensorboard_log(folder / "run", 0)->add(entry(300, 2.5));
+// The records of the one event file in a folder; their checksums are right.
+std::vector<std::string> records_in(const std::filesystem::path& folder) {
   std::string bytes;
-  for (const auto& file : std::filesystem::directory_iterator(folder / "run")) {
+  for (const auto& file : std::filesystem::directory_iterator(folder)) {
     EXPECT_NE(file.path().string().find("tfevents"), std::string::npos);
     bytes = content(file.path());
   }
@@ -86,6 +87,13 @@ TEST(TrainLog, EventsOfTensorBoard) {
     EXPECT_EQ(number(at + 12 + length, 4), masked_crc32c(records.back()));
     at += 16 + length;
   }
+  return records;
+}
+
+TEST(TrainLog, EventsOfTensorBoard) {
+  const test::TemporaryFolder folder;
+  tensorboard_log(folder / "run", 0)->add(entry(300, 2.5));
+  const std::vector<std::string> records = records_in(folder / "run");
   ASSERT_EQ(records.size(), 2u);
   EXPECT_EQ(records[0].substr(9),
             "\x1a\x0d"
@@ -94,6 +102,23 @@ TEST(TrainLog, EventsOfTensorBoard) {
   const std::string value = std::string("\x0a\x04loss\x15") + std::string("\x00\x00\x20\x40", 4);
   EXPECT_EQ(records[1].substr(9), std::string("\x10\xac\x02\x2a") + static_cast<char>(value.size() + 2) + "\x0a" +
                                       static_cast<char>(value.size()) + value);
+}
+
+// A session that starts at step 301 makes TensorBoard forget that step and later ones of the files before.
+TEST(TrainLog, AResumedRunForgetsLaterEvents) {
+  const test::TemporaryFolder folder;
+  tensorboard_log(folder / "run", 300)->add(entry(310, 2.5));
+  const std::vector<std::string> records = records_in(folder / "run");
+  ASSERT_EQ(records.size(), 3u);
+  EXPECT_EQ(records[1].substr(9), "\x10\xad\x02\x3a\x02\x08\x01");
+}
+
+TEST(TrainLog, AFileThatIsNoLogIsKept) {
+  const test::TemporaryFolder folder;
+  folder.write("notes.txt", "my notes\n");
+  EXPECT_THAT(test::error_of([&] { json_log(folder / "notes.txt", 0); }),
+              ::testing::HasSubstr("is no log of a training"));
+  EXPECT_EQ(content(folder / "notes.txt"), "my notes\n");
 }
 
 }  // namespace

@@ -306,6 +306,37 @@ TEST(Quantize, ItsFolderGivesWhatQuantisingOnLoadGives) {
   }
 }
 
+TEST(Quantize, KeepsWhatAnEncoderSaysAndOverwritesNothing) {
+  namespace fs = std::filesystem;
+  const test::TemporaryFolder folder;
+  const std::string model = folder / "model", out = folder / "out";
+  fs::copy(kModels + "bert", model, fs::copy_options::recursive);
+  fs::create_directory(model + "/1_Pooling");
+  folder.write("model/1_Pooling/config.json", R"({"pooling_mode_cls_token": true})");
+  folder.write("model/sentence_bert_config.json", R"({"max_seq_length": 16})");
+  ASSERT_EQ(run_rootdk({"quantize", model, "--out", out}).exit_code, 0);
+  EXPECT_TRUE(fs::exists(out + "/1_Pooling/config.json") && fs::exists(out + "/sentence_bert_config.json"));
+  const auto again = run_rootdk({"quantize", kModels + "llama", "--out", out});
+  EXPECT_EQ(again.exit_code, 1);
+  EXPECT_THAT(again.err, HasSubstr("is there already and not an empty folder"));
+}
+
+TEST(Generate, OptionsThatBeamsDoNotKnowAreRefused) {
+  for (const std::string option : {"--stop", "--temperature", "--repetition-penalty"}) {
+    const auto run = run_rootdk({"generate", kModels + "llama", "--ids", "3,1,4", "--beams", "3", option, "2"});
+    EXPECT_EQ(run.exit_code, 2) << option;
+    EXPECT_THAT(run.err, HasSubstr("excludes"));
+  }
+}
+
+TEST(Generate, ErrorsOfPromptsNameTheLine) {
+  const test::TemporaryFolder folder;
+  const std::string prompts = folder.write("prompts.jsonl", "{\"ids\": [1]}\n{\"ids\": [1], \"max_new\": -1}\n");
+  const auto run = run_rootdk({"generate", kModels + "llama", "--prompts", prompts});
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_THAT(run.err, HasSubstr("prompts.jsonl:2: generate: max_new -1"));
+}
+
 TEST(Embed, RefusesModelsThatGiveLogits) {
   const test::TemporaryFolder folder;
   const std::string text = folder.write("lines.txt", "ROMEO\nJULIET\n");

@@ -44,7 +44,8 @@ def drop_link():
 
 def limit(bytes_per_second):
     for i, space in enumerate(SPACES):
-        rate, burst = int(bytes_per_second * 8), max(20000, int(bytes_per_second / 200))
+        # A burst smaller than the 64 KiB that TCP hands over at once would be cut into packets by the processor.
+        rate, burst = int(bytes_per_second * 8), max(1 << 17, int(bytes_per_second / 200))
         run("ip", "netns", "exec", space, "tc", "qdisc", "replace", "dev", f"rdk{i}", "root", "tbf", "rate", f"{rate}bit",
             "burst", str(burst), "latency", "100ms")  # fmt: skip
 

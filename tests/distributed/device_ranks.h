@@ -36,6 +36,10 @@ Results run_device_ranks(const DeviceRanks& where, int ranks, const AttentionCas
 // The same by one call.
 Results run_one_call(const DeviceRanks& where, const AttentionCase& problem);
 
+// Where results are not those of one call: out and the statistics of rows in a bit, where the device keeps them, and
+// all others by more than `tolerance` of their size; "" where they are.
+std::string device_difference(const DeviceRanks& where, const AttentionCase& problem, const Results& expected,
+                              const Results& actual, double tolerance);
 // Out and the statistics of rows have the bits of one call for 1 to 4 ranks; gradients are close.
 void expect_bits_of_one_call(const DeviceRanks& where, const AttentionCase& problem, double tolerance);
 

@@ -22,9 +22,17 @@
 
 namespace rootdk {
 
-// Messages between the ranks of a group. Adapters: rootdk/mpi.h, thread_transports() below, and in Python any group of
-// torch.distributed. Messages from one rank to another arrive in the order in which they were posted. One thread calls
-// at a time. A failure throws Error of kind device; a group with a failure is of no further use.
+// Device memory that goes to a rank or comes from it.
+struct DeviceMessage {
+  int peer = 0;
+  void* data = nullptr;
+  std::size_t bytes = 0;
+};
+
+// Messages between the ranks of a group. Adapters: rootdk/mpi.h, rootdk/nccl.h, thread_transports() below, and in
+// Python any group of torch.distributed. Messages from one rank to another arrive in the order in which they were
+// posted. One thread calls at a time. A failure throws Error of kind device; a group with a failure is of no further
+// use.
 class ROOTDK_API Transport {
  public:
   using Transfer = std::int64_t;  // 0: none
@@ -45,6 +53,14 @@ class ROOTDK_API Transport {
   // send holds size() messages one after another, message r for rank r; receive likewise, message r from rank r.
   virtual void all_to_all(const void* send, std::span<const std::size_t> send_bytes, void* receive,
                           std::span<const std::size_t> receive_bytes, double timeout_seconds);
+
+  // Whether exchange_on_device() takes memory of this device. If not, tensors of a device go through pinned memory of
+  // the host and the functions above.
+  virtual bool takes_device_memory(Device device) const;
+  // All messages at once, after what is queued on `stream` (cudaStream_t) so far. Returns when they have ended, or when
+  // they are queued on the stream; throws where they fail or take longer than timeout_seconds.
+  virtual void exchange_on_device(std::span<const DeviceMessage> send, std::span<const DeviceMessage> receive,
+                                  void* stream, double timeout_seconds);
 };
 
 // The ranks of a group as threads of this process: for tests, and for trying things out. Each rank is used by one
@@ -110,7 +126,13 @@ struct DistributedParams {
 // kv_starts and block_mask count its rows. mask and bias have this rank's rows, or one for all, and all keys:
 // [batch, heads, rows here, kv_len]. lse, max_logit, max_weight, entropy and sum_p2 are those of this rank's rows,
 // column_mass that of its keys, weights [batch, heads, rows here or weight_rows, kv_len] with weight_rows counted here,
-// pooled_map the map of the whole on every rank. CPU only. Bad input on one rank is an error on every rank.
+// pooled_map the map of the whole on every rank. Bad input on one rank is an error on every rank.
+//
+// Tensors on a CUDA device, one rank a device or several: keys and values are gathered, and the rows of a rank are
+// calls of attention() over the keys that they see, on execution.cuda.stream and streams beside it; out and the
+// statistics of rows have the bits of one call (docs/scale.md names the exceptions, and what is served). Memory comes
+// from the device's pool (cudaMallocAsync); execution.cuda.workspace is not used. The host waits for the transfers, not
+// for the calls. q_starts and kv_starts may lie in memory of the host.
 ROOTDK_API void distributed_attention(Transport& transport, ConstTensorView q, ConstTensorView k, ConstTensorView v,
                                       TensorView out, const DistributedParams& distributed,
                                       const AttentionParams& params = {}, const AttentionStats& stats = {},

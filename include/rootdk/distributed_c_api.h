@@ -9,6 +9,13 @@
 extern "C" {
 #endif
 
+/* rootdk::DeviceMessage */
+typedef struct rootdk_device_message {
+  int32_t peer;
+  void* data;
+  size_t bytes;
+} rootdk_device_message;
+
 /* rootdk::Transport as functions. They may be called from a thread of the library, one at a time. */
 typedef struct rootdk_transport {
   size_t struct_size;
@@ -20,7 +27,13 @@ typedef struct rootdk_transport {
   /* 0 when the transfer has ended; anything else where it failed or took longer. */
   int32_t (*wait)(void* user, int64_t transfer, double timeout_seconds);
   void (*progress)(void* user);            /* may be null */
-  const char* (*last_failure)(void* user); /* why a function above failed; may be null */
+  const char* (*last_failure)(void* user); /* why a function failed; may be null */
+  /* May be null: tensors of a CUDA device then go through pinned memory of the host and the functions above. All
+   * messages at once, after what is queued on `stream` (cudaStream_t) so far. 0 when they have ended, or are queued on
+   * the stream; anything else where they failed. */
+  int32_t (*exchange_on_device)(void* user, const rootdk_device_message* send, size_t sends,
+                                const rootdk_device_message* receive, size_t receives, void* stream,
+                                double timeout_seconds);
 } rootdk_transport;
 
 typedef struct rootdk_row_range {

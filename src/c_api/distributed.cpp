@@ -1,6 +1,7 @@
 #include "rootdk/distributed.h"
 
 #include <string>
+#include <vector>
 
 #include "c_api/convert.h"
 #include "c_api/status.h"
@@ -42,12 +43,30 @@ class CallerTransport final : public Transport {
     if (functions_.progress) functions_.progress(functions_.user);
     return functions_.progress != nullptr;
   }
+  bool takes_device_memory(Device device) const override {
+    return functions_.exchange_on_device && device.kind == DeviceKind::cuda;
+  }
+  void exchange_on_device(std::span<const DeviceMessage> send, std::span<const DeviceMessage> receive, void* stream,
+                          double timeout_seconds) override {
+    const auto sent = messages(send), received = messages(receive);
+    if (functions_.exchange_on_device(functions_.user, sent.data(), sent.size(), received.data(), received.size(),
+                                      stream, timeout_seconds) == 0) {
+      return;
+    }
+    fail(ErrorKind::device, "rank ", rank(), ": ", sent.size(), " messages from the device and ", received.size(),
+         " to it failed or did not end within ", timeout_seconds, " seconds", reason());
+  }
 
  private:
   static rootdk_transport empty() {
     rootdk_transport none{};
     none.struct_size = sizeof none;
     return none;
+  }
+  static std::vector<rootdk_device_message> messages(std::span<const DeviceMessage> given) {
+    std::vector<rootdk_device_message> all;
+    for (const DeviceMessage& message : given) all.push_back({message.peer, message.data, message.bytes});
+    return all;
   }
   [[noreturn]] void give_up(const char* what, std::size_t bytes, int peer) const {
     fail(ErrorKind::device, "rank ", rank(), ": ", what, " of ", bytes, " bytes, rank ", peer, reason());

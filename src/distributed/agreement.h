@@ -17,8 +17,9 @@ class Request {
  public:
   void add(std::string_view name, std::int64_t value);
   void add(std::string_view name, double value);
-  void add(std::string_view name, const Shares& shares);           // by a hash
-  void add(std::string_view name, const ConstTensorView& values);  // by a hash of its elements; not given: 0
+  void add(std::string_view name, const Shares& shares);  // by a hash
+  void add(std::string_view name,
+           const ConstTensorView& values);  // a hash of the elements; on a GPU their number; not given: 0
 
   struct Entry {
     std::string name{};

@@ -6,6 +6,7 @@
 #include "core/check.h"
 #include "core/view_check.h"
 #include "distributed/agreement.h"
+#include "distributed/device.h"
 #include "distributed/logit_gradients.h"
 
 namespace rootdk {
@@ -99,14 +100,22 @@ void distributed_attention_backward(Transport& transport, const AttentionSaved& 
   using namespace rootdk::distributed;
   constexpr const char* kOperation = "distributed_attention_backward";
   Call call;
+  DeviceSide device;
   const bool keys = gradients.k.defined() || gradients.v.defined() || gradients.column_mass.defined();
   agree(kOperation, transport, distributed.timeout_seconds, [&](Request& request) {
     check_as_backward(saved, upstream, gradients, params);
-    call = make_call(kOperation, transport, saved.q, saved.k, saved.v, distributed, params, execution);
+    AttentionParams of_call = params;
+    device = device_side(kOperation, saved.q, distributed, {}, gradients, execution, of_call);
+    call = make_call(kOperation, transport, saved.q, saved.k, saved.v, distributed, of_call, execution);
     check_bias_gradient(kOperation, params.bias, gradients.bias);
-    add_whole(request, call.whole, call.distributed, params, saved.q.dtype);
+    add_whole(request, call.whole, call.distributed, of_call, saved.q.dtype);
+    request.add("on a GPU", static_cast<std::int64_t>(device.queue != nullptr));
     request.add("gradients.q given", static_cast<std::int64_t>(gradients.q.defined()));
     request.add("gradients.k or v given", static_cast<std::int64_t>(keys));
+    if (device.queue) {  // they travel together
+      request.add("gradients.k given", static_cast<std::int64_t>(gradients.k.defined()));
+      request.add("gradients.v given", static_cast<std::int64_t>(gradients.v.defined()));
+    }
     request.add("gradients.bias given", static_cast<std::int64_t>(gradients.bias.defined()));
     request.add("gradients.table given", static_cast<std::int64_t>(gradients.relative_table.defined()));
     request.add("gradients.alibi given", static_cast<std::int64_t>(gradients.alibi_slopes.defined()));
@@ -115,6 +124,7 @@ void distributed_attention_backward(Transport& transport, const AttentionSaved& 
     request.add("upstream.lse given", static_cast<std::int64_t>(upstream.lse.defined()));
     request.add("upstream.entropy given", static_cast<std::int64_t>(upstream.entropy.defined()));
   });
+  if (device.queue) return backward_on_device(transport, call, *device.queue, saved, upstream, gradients);
   const RowsGiven given = agree_on_rows(transport, call, saved.q.size(2));
   const Tiles tiles(call.whole, params, execution, saved.q.dtype);
   LogitGradients logits(call, tiles, gradients, given);

@@ -7,6 +7,8 @@
 #include "core/view_check.h"
 #include "distributed/agreement.h"
 #include "distributed/call.h"
+#include "distributed/device.h"
+#include "distributed/device_parts.h"
 
 namespace rootdk {
 namespace distributed {
@@ -149,8 +151,6 @@ Call make_call(std::string_view operation, const Transport& transport, const Con
   require(distributed.queries.size() == ranks && call.distributed.keys.size() == ranks, operation,
           ": shares of the queries for ", distributed.queries.size(), " ranks and of the keys for ",
           call.distributed.keys.size(), ", but the transport has ", ranks);
-  require(q.device.kind == DeviceKind::cpu, ErrorKind::unsupported, operation,
-          ": the tensors lie on a CUDA device, and only the CPU is served across ranks");
   check_rows(operation, "q", q, call.distributed.queries, transport);
   check_rows(operation, "k", k, call.distributed.keys, transport);
   check_rows(operation, "v", v, call.distributed.keys, transport);
@@ -162,6 +162,12 @@ Call make_call(std::string_view operation, const Transport& transport, const Con
                              .head_dim = q.size(3),
                              .value_dim = v.size(3)};
   call.whole = describe_whole(operation, shape, call.distributed, params);
+  if (q.device.kind != DeviceKind::cpu) {
+    const std::string reason = refuse_parts(call.whole);
+    require(reason.empty(), ErrorKind::unsupported, operation, ": ", reason, " is not served across ranks on a GPU");
+    call.distributed.scheme = Scheme::gather;
+    return call;
+  }
   const DType small = q.dtype == DType::f64 ? DType::f64 : DType::f32;
   check_row_tensor(operation, "mask", params.mask, call.whole, q, {DType::boolean});
   check_row_tensor(operation, "bias", params.bias, call.whole, q, {small, q.dtype});
@@ -216,11 +222,15 @@ void distributed_attention(Transport& transport, ConstTensorView q, ConstTensorV
   using namespace rootdk::distributed;
   constexpr const char* kOperation = "distributed_attention";
   Call call;
+  DeviceSide device;
   agree(kOperation, transport, distributed.timeout_seconds, [&](Request& request) {
     check_as_attention(q, k, v, out, params, stats);
-    call = make_call(kOperation, transport, q, k, v, distributed, params, execution, stats.weights.defined());
+    AttentionParams of_call = params;
+    device = device_side(kOperation, q, distributed, stats, {}, execution, of_call);
+    call = make_call(kOperation, transport, q, k, v, distributed, of_call, execution, stats.weights.defined());
     check_maps(call.whole, q, stats, params.stats.weight_rows);
-    add_whole(request, call.whole, call.distributed, params, q.dtype);
+    add_whole(request, call.whole, call.distributed, of_call, q.dtype);
+    request.add("on a GPU", static_cast<std::int64_t>(device.queue != nullptr));
     request.add("column_mass given", static_cast<std::int64_t>(stats.column_mass.defined()));
     request.add("weights given", static_cast<std::int64_t>(stats.weights.defined()));
     request.add("pooled_map rows", stats.pooled_map.defined() ? stats.pooled_map.size(2) : 0);
@@ -229,6 +239,7 @@ void distributed_attention(Transport& transport, ConstTensorView q, ConstTensorV
       request.add("row statistics (bits)", row_statistics_given(stats));
     }
   });
+  if (device.queue) return attend_on_device(transport, call, *device.queue, q, k, v, out, stats);
   AttentionStats row_stats = stats;
   row_stats.column_mass = TensorView();
   Tensor own_lse;  // for what needs the lse of whole rows

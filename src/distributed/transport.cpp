@@ -30,4 +30,10 @@ void Transport::all_to_all(const void* send, std::span<const std::size_t> send_b
   for (const Transfer transfer : transfers) wait(transfer, timeout_seconds);
 }
 
+bool Transport::takes_device_memory(Device) const { return false; }
+
+void Transport::exchange_on_device(std::span<const DeviceMessage>, std::span<const DeviceMessage>, void*, double) {
+  fail(ErrorKind::unsupported, "rank ", rank(), ": this transport takes no memory of a device");
+}
+
 }  // namespace rootdk

@@ -26,6 +26,7 @@ const std::map<std::string, std::set<std::string>> kMayInclude = {
     {"dispatch", {"core"}},
     {"distributed", {"core", "dispatch"}},
     {"mpi", {}},
+    {"nccl", {}},
     {"c_api", {"core", "dispatch"}},
     {"layers", {"core", "dispatch"}},
     {"models", {"core", "dispatch", "layers"}},

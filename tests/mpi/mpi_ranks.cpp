@@ -1,7 +1,8 @@
 // Run by mpirun on 2, 3, 4 and 8 ranks: every rank compares its rows with a call on one rank, bit for bit.
 //   mpi_ranks              the cases below
 //   mpi_ranks --random COUNT SEED   random calls
-//   mpi_ranks --long KEYS QUERIES   a long sequence, of which no rank holds all
+//   mpi_ranks --long KEYS QUERIES [causal | ranks | one]   a long sequence, of which no rank holds all
+//                          causal: not full as well; of that, the ranks alone or the one call alone
 //   mpi_ranks --die R      rank R kills itself in the middle of a call; the others say how they end
 
 #include <csignal>
@@ -138,7 +139,12 @@ int main(int argc, char** argv) {
     if (argc > 3 && std::strcmp(argv[1], "--random") == 0) {
       failures = compare_random(*transport, std::strtoull(argv[3], nullptr, 10), std::atoi(argv[2]));
     } else if (argc > 3 && std::strcmp(argv[1], "--long") == 0) {
-      failures = compare_long_sequence(*transport, std::atoll(argv[2]), std::atoll(argv[3]));
+      const std::string what = argc > 4 ? argv[4] : "";
+      failures = compare_long_sequence(*transport, {.keys = std::atoll(argv[2]),
+                                                    .queries = std::atoll(argv[3]),
+                                                    .full = what.empty(),
+                                                    .ranks = what != "one",
+                                                    .one_call = what != "ranks"});
     } else {
       failures = compare(*transport) + disagree(*transport);
     }

@@ -12,6 +12,7 @@
 #include "tools/arguments.h"
 #include "tools/commands.h"
 #include "tools/generate.h"
+#include "tools/heap.h"
 #include "tools/options.h"
 
 namespace rootdk::tools {
@@ -113,6 +114,7 @@ void run_beams(const GenerateVerb& options, const LoadedModel& loaded, const std
 }
 
 void run_generate(const GenerateVerb& options) {
+  keep_freed_memory();
   if (!options.prompts.empty()) return run_prompts(options);
   require(options.has_prompt != !options.ids.empty(), "generate: give one of --prompt, --ids and --prompts");
   const LoadedModel loaded = options.load();

@@ -31,7 +31,8 @@ struct TrainVerb {
   bool resume = false, json = false;
   std::int64_t log_every = 20, save_every = 200, stop_after = 0, evaluate_every = 0;
   int threads = 0;
-  std::string given_settings;  // options on the command line that --resume does not read
+  const Option* vocab = nullptr;  // whether it was given
+  std::string given_settings;     // options on the command line that --resume does not read
 };
 
 // One line: on a terminal it stays in place, in a log each one stands.
@@ -96,6 +97,9 @@ class Logs {
 
 void run_train(const TrainVerb& options) {
   keep_freed_memory();
+  require(options.resume || options.vocab->count() == 0 || options.settings.tokenizer == "bpe", "train: --vocab ",
+          options.settings.model.vocab_size,
+          " is for the bpe tokenizer; the char tokenizer has as many tokens as the text has characters");
   const std::string text = read_texts(options.texts);
   const std::optional<DType> dtype = parse_dtype(options.save_dtype);
   // From the first moment: two trainings into one folder would each replace the other's files.
@@ -165,7 +169,7 @@ void add_model_options(Command& verb, TrainVerb& options) {
   verb.add_option("--tokenizer", options.settings.tokenizer, "char, or bpe trained on the text")
       ->one_of({"char", "bpe"})
       ->show_default();
-  verb.add_option("--vocab", model.vocab_size, "Vocabulary of the bpe tokenizer")->type_name("N");
+  options.vocab = verb.add_option("--vocab", model.vocab_size, "Vocabulary of the bpe tokenizer")->type_name("N");
   verb.add_option("--d-model", model.d_model, "Width of the model")->show_default()->type_name("N");
   verb.add_option("--layers", model.layers, "Number of blocks")->show_default()->type_name("N");
   verb.add_option("--heads", model.heads, "Query heads of a block")->show_default()->type_name("N");

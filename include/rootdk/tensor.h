@@ -97,6 +97,8 @@ class ROOTDK_API Tensor {
   Tensor() = default;
   Tensor(DType dtype, std::initializer_list<std::int64_t> shape);
   Tensor(DType dtype, std::span<const std::int64_t> shape);
+  // Its elements hold anything: for what is written whole before it is read.
+  static Tensor unwritten(DType dtype, std::span<const std::int64_t> shape);
 
   Tensor(Tensor&& other) noexcept : memory_(std::move(other.memory_)), view_(std::exchange(other.view_, {})) {}
   Tensor& operator=(Tensor&& other) noexcept {

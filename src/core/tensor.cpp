@@ -96,13 +96,18 @@ void Tensor::Free::operator()(std::byte* memory) const { ::operator delete[](mem
 Tensor::Tensor(DType dtype, std::initializer_list<std::int64_t> shape)
     : Tensor(dtype, std::span(shape.begin(), shape.size())) {}
 
-Tensor::Tensor(DType dtype, std::span<const std::int64_t> shape) {
+Tensor::Tensor(DType dtype, std::span<const std::int64_t> shape) : Tensor(unwritten(dtype, shape)) {
+  std::memset(memory_.get(), 0, bytes());
+}
+
+Tensor Tensor::unwritten(DType dtype, std::span<const std::int64_t> shape) {
   const auto bytes = static_cast<std::size_t>(checked_elements(shape, dtype)) * size_of(dtype);
-  memory_.reset(static_cast<std::byte*>(::operator new[](bytes ? bytes : 1, kAlignment, std::nothrow)));
-  if (!memory_) throw OutOfMemory("a tensor", bytes);
-  ask_for_large_pages(memory_.get(), bytes);
-  std::memset(memory_.get(), 0, bytes);
-  view_ = TensorView(memory_.get(), dtype, shape);
+  Tensor tensor;
+  tensor.memory_.reset(static_cast<std::byte*>(::operator new[](bytes ? bytes : 1, kAlignment, std::nothrow)));
+  if (!tensor.memory_) throw OutOfMemory("a tensor", bytes);
+  ask_for_large_pages(tensor.memory_.get(), bytes);
+  tensor.view_ = TensorView(tensor.memory_.get(), dtype, shape);
+  return tensor;
 }
 
 void Tensor::require_dtype(DType asked) const {

@@ -31,4 +31,12 @@ inline DecodeTable with_kinds(DecodeTable table, const DecodeTable& better) {
   return table;
 }
 
+// The same for products with stored weights on tiles.
+inline LinearTable with_tiles(LinearTable table, const LinearTable& better) {
+  table.narrow = better.narrow;
+  table.pack_x = better.pack_x;
+  table.tiled_integers = better.tiled_integers;
+  return table;
+}
+
 }  // namespace rootdk::cpu

@@ -23,17 +23,22 @@ const DecodeTable& pairs_decode() {
   return kTable;
 }
 
+const LinearTable& tiled_linear() {
+  static const LinearTable kTable = with_tiles(avx512bf16_linear(), amx_linear());
+  return kTable;
+}
+
 // Decoding is bound by memory and has too few rows for tiles: amx runs the kernels of avx512bf16.
 constexpr DecodeTarget kTargets[] = {
+    {.name = "amx",
+     .kernels = pairs_decode,
+     .linear = tiled_linear,
+     .few_queries = false,
+     .missing = [] { return without(processor().amx_bytes && has_pairs(), "amx_bf16 with amx_int8"); }},
     {.name = "avx512bf16",
      .kernels = pairs_decode,
      .linear = avx512bf16_linear,
      .missing = [] { return without(has_pairs(), "avx512_bf16 with avx512_vnni"); }},
-    {.name = "amx",
-     .kernels = pairs_decode,
-     .linear = avx512bf16_linear,
-     .few_queries = false,
-     .missing = [] { return without(processor().amx && has_pairs(), "amx_bf16"); }},
     {.name = "avx512vnni",
      .kernels = bytes_decode,
      .linear = avx512_linear,

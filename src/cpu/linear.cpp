@@ -1,12 +1,13 @@
 // How a product with stored weights is cut into tasks: by its shape alone, and no cut shows in the result.
 
+#include "cpu/linear.h"
+
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <utility>
 #include <vector>
 
-#include "core/linear_call.h"
 #include "cpu/decode_targets.h"
 #include "cpu/spread_tasks.h"
 #include "cpu/workspace.h"
@@ -136,6 +137,7 @@ class NarrowRun {
       : call_(call), kernels_(kernels), columns_(call.products.front().weight.columns) {}
 
   void run() const {
+    if (kernels_.pack_x) return run_tiles();
     const std::int64_t stride = spread_stride(columns_);
     Workspace memory(Workspace::aligned(static_cast<std::size_t>(call_.rows * stride) * sizeof(std::uint16_t)));
     auto* x = memory.take<std::uint16_t>(static_cast<std::size_t>(call_.rows * stride));
@@ -145,12 +147,34 @@ class NarrowRun {
       kernels_.round_bf16(call_.x + row * columns_, columns_, x + row * stride);
     });
     if (!kernels_.narrow) return run_widened(x, stride);
+    multiply(executor, {.x = x, .x_stride = stride}, 1);
+  }
 
+ private:
+  // x in tiles of rows; where there is one alone, it has no room for others.
+  void run_tiles() const {
+    const std::int64_t tiles = (call_.rows + kXTileRows - 1) / kXTileRows;
+    const auto tile_rows = static_cast<int>(std::min<std::int64_t>(call_.rows, kXTileRows));
+    const std::int64_t stride = (columns_ + kXTileColumns - 1) / kXTileColumns * kXTileColumns * tile_rows;
+    Workspace memory(Workspace::aligned(static_cast<std::size_t>(tiles * stride) * sizeof(std::uint16_t)));
+    auto* x = memory.take<std::uint16_t>(static_cast<std::size_t>(tiles * stride));
+    Executor& executor = executor_of(call_);
+    spread_tasks(executor, executor.threads(), tiles, [&](std::int64_t, std::int64_t tile) {
+      const std::int64_t row = tile * kXTileRows;
+      const auto rows = static_cast<int>(std::min<std::int64_t>(call_.rows - row, kXTileRows));
+      kernels_.pack_x(call_.x + row * columns_, rows, tile_rows, columns_, x + tile * stride);
+    });
+    multiply(executor, {.x = x, .x_stride = stride, .tile_rows = tile_rows}, kXTileRows);
+  }
+
+  // x_rows: those that lie a stride from the next ones.
+  void multiply(Executor& executor, const NarrowBlock& x, std::int64_t x_rows) const {
     const LinearTasks tasks(call_, executor.threads());
     const auto compute = [&](std::int64_t, std::int64_t number, std::int64_t next) {
       const LinearTask task = tasks[number];
-      kernels_.narrow({.x = x + task.row * stride,
-                       .x_stride = stride,
+      kernels_.narrow({.x = x.x + task.row / x_rows * x.x_stride,
+                       .x_stride = x.x_stride,
+                       .tile_rows = x.tile_rows,
                        .rows = static_cast<int>(task.rows),
                        .columns = columns_,
                        .w = reinterpret_cast<const std::uint16_t*>(task.w()),
@@ -163,7 +187,6 @@ class NarrowRun {
     run_tasks(executor, tasks, call_.rows, compute);
   }
 
- private:
   void run_widened(const std::uint16_t* x, std::int64_t stride) const {
     std::vector<float> widened(static_cast<std::size_t>(call_.rows * columns_));
     for (std::int64_t i = 0; i < call_.rows * columns_; ++i) {
@@ -193,27 +216,40 @@ class IntegerRun {
     const auto kind = static_cast<WeightKind>(tasks.weight().format);
     const auto workers = static_cast<std::size_t>(tasks.workers());
     const auto rows = static_cast<std::size_t>(call_.rows);
-    const auto numbers = static_cast<std::size_t>(call_.rows * blocks_ * kWeightBlock);
-    const auto blocks = static_cast<std::size_t>(call_.rows * blocks_);
+    const bool tiled = kernels_.tiled_integers && call_.rows >= kTiledIntegerRows;
+    const std::int64_t held = tiled ? (call_.rows + kXTileRows - 1) / kXTileRows * kXTileRows : call_.rows;
+    const auto numbers = static_cast<std::size_t>(held * blocks_ * kWeightBlock);
+    const auto blocks = static_cast<std::size_t>(held * blocks_);
     const std::size_t unpacked = Workspace::aligned(kernels_.unpacked_bytes(blocks_));
     Workspace memory(Workspace::aligned(numbers) + Workspace::aligned(kernels_.wants_pairs ? 2 * numbers : 0) +
-                     2 * Workspace::aligned(4 * blocks) + Workspace::aligned(4 * rows) + unpacked * workers);
+                     2 * Workspace::aligned(4 * blocks) + Workspace::aligned(tiled ? 4 * blocks : 0) +
+                     Workspace::aligned(4 * rows) + unpacked * workers);
     IntegerRows x{.bytes = memory.take<std::int8_t>(numbers)};
     if (kernels_.wants_pairs) x.pairs = memory.take<std::int16_t>(numbers);
     x.scales = memory.take<float>(blocks);
     x.starts = memory.take<std::int32_t>(blocks);
+    if (tiled) x.tile_scales = memory.take<float>(blocks);
     x.factors = memory.take<float>(rows);
     std::byte* scratch = memory.take<std::byte>(unpacked * workers);
 
     const int rounders = call_.rows < kSpreadRows ? 1 : tasks.workers();
-    spread_tasks(executor, rounders, call_.rows, [&](std::int64_t, std::int64_t row) {
+    const auto round = [&](std::int64_t row) {
       kernels_.round_row(call_.x + row * columns, columns, kind, rows_from(x, row));
-    });
+    };
+    if (tiled) {
+      spread_tasks(executor, rounders, held / kXTileRows, [&](std::int64_t, std::int64_t tile) {
+        const std::int64_t first = tile * kXTileRows, last = std::min(first + kXTileRows, call_.rows);
+        for (std::int64_t row = first; row < last; ++row) round(row);
+        interleave_scales(rows_from(x, first), last - first);
+      });
+    } else {
+      spread_tasks(executor, rounders, call_.rows, [&](std::int64_t, std::int64_t row) { round(row); });
+    }
     const auto compute = [&](std::int64_t worker, std::int64_t number, std::int64_t next) {
       IntegerBlock block = block_of(x, tasks[number]);
       block.next_w = tasks.weights_of(next);
       block.scratch = scratch + static_cast<std::size_t>(worker) * unpacked;
-      kernels_.integers(block);
+      (tiled ? kernels_.tiled_integers : kernels_.integers)(block);
     };
     run_tasks(executor, tasks, call_.rows, compute);
   }
@@ -225,7 +261,16 @@ class IntegerRun {
             .pairs = x.pairs ? x.pairs + number : nullptr,
             .scales = x.scales + row * blocks_,
             .starts = x.starts + row * blocks_,
+            .tile_scales = x.tile_scales ? x.tile_scales + row * blocks_ : nullptr,
             .factors = x.factors + row};
+  }
+  // The scales of a tile of rows: those of a block of columns become neighbours.
+  void interleave_scales(const IntegerRows& x, std::int64_t rows) const {
+    for (std::int64_t b = 0; b < blocks_; ++b) {
+      for (std::int64_t r = 0; r < kXTileRows; ++r) {
+        x.tile_scales[b * kXTileRows + r] = r < rows ? x.scales[r * blocks_ + b] : 0.0f;
+      }
+    }
   }
   IntegerBlock block_of(const IntegerRows& x, const LinearTask& task) const {
     const WeightMatrix& w = task.product->weight;
@@ -248,10 +293,13 @@ class IntegerRun {
   std::int64_t blocks_;
 };
 
+static_assert(kPanelRows % kXTileRows == 0 && kXTileRows == kWeightGroup);
 static_assert(kFewestOuts % kWeightGroup == 0 && kFewRowsOuts % kFewestOuts == 0 && kManyRowsOuts % kFewestOuts == 0);
 static_assert(static_cast<int>(WeightKind::i4) == static_cast<int>(WeightFormat::i4));
 
-void run(const LinearCall& call, const LinearTable& kernels) {
+}  // namespace
+
+void run_linear(const LinearCall& call, const LinearTable& kernels) {
   if (call.rows == 0 || call.products.empty()) return;
   const WeightMatrix& weight = call.products.front().weight;
   if (is_integer(weight.format)) {
@@ -263,11 +311,13 @@ void run(const LinearCall& call, const LinearTable& kernels) {
   }
 }
 
+namespace {
+
 template <std::size_t I>
 LinearImplementation implementation() {
   return {.name = decode_targets()[I].name, .answer = [](const LinearCall&) {
             return accept_unless<LinearCall>(decode_targets()[I].missing(), [](const LinearCall& accepted) {
-              run(accepted, decode_targets()[I].linear());
+              run_linear(accepted, decode_targets()[I].linear());
             });
           }};
 }

@@ -32,8 +32,9 @@ struct LinearBlock {
 // Rows of x that are rounded to bf16 against rows of bf16 weights. The promise is that of LinearBlock, with pairs of
 // columns for columns.
 struct NarrowBlock {
-  const uint16_t* x = nullptr;  // [rows, columns], rows x_stride apart
-  int64_t x_stride = 0;
+  const uint16_t* x = nullptr;  // [rows, columns], rows x_stride apart; or tiles of rows (LinearTable::pack_x)
+  int64_t x_stride = 0;         // from row to row, or from tile to tile
+  int tile_rows = 0;            // of a tile
   int rows = 0;
   int64_t columns = 0;
   const uint16_t* w = nullptr;       // [outs, columns]
@@ -50,7 +51,9 @@ struct IntegerRows {
   int16_t* pairs = nullptr;   // [rows, blocks, 8, 4]: columns 0, 2, 1 and 3 of each 4, where the target wants them
   float* scales = nullptr;    // [rows, blocks]
   int32_t* starts = nullptr;  // [rows, blocks]: where the sum of a block begins, which undoes the zero of the weights
-  float* factors = nullptr;   // [rows]: 1, or what the scales of a row with huge numbers were divided by
+  // [tiles of 16 rows, blocks, 16]: the scales as tiles want them, where the target has them
+  float* tile_scales = nullptr;
+  float* factors = nullptr;  // [rows]: 1, or what the scales of a row with huge numbers were divided by
 };
 
 // Rows of x against consecutive rows of integer weights, in the order of core/linear_call.h.
@@ -76,6 +79,10 @@ struct IntegerBlock {
 // The most rows of a direct block.
 constexpr int kDirectRows = 4;
 
+// Tiles of x: rows, and what columns are padded to.
+constexpr int kXTileRows = 16, kXTileColumns = 32;
+constexpr int kTiledIntegerRows = 13;
+
 struct LinearTable {
   // Few rows: weights are widened as they come from memory.
   void (*direct)(const LinearBlock& block) = nullptr;
@@ -86,11 +93,17 @@ struct LinearTable {
   void (*narrow)(const NarrowBlock& block) = nullptr;
   // `count` numbers as bf16.
   void (*round_bf16)(const float* x, int64_t count, uint16_t* to) = nullptr;
+  // How `narrow` takes x where it is not null: as tiles of kXTileRows rows, in which columns are padded to a multiple
+  // of kXTileColumns: [pairs of columns, tile_rows, 2]. This rounds and packs `rows` of them.
+  void (*pack_x)(const float* x, int rows, int tile_rows, int64_t columns, uint16_t* to) = nullptr;
   // One row of x as integers for weights of this kind: the fields of `to` point to the row.
   void (*round_row)(const float* x, int64_t columns, WeightKind kind, const IntegerRows& to) = nullptr;
   bool wants_pairs = false;  // IntegerRows::pairs
   void (*integers)(const IntegerBlock& block) = nullptr;
   size_t (*unpacked_bytes)(int64_t blocks) = nullptr;
+  // The same on tiles, where the target has them: faster from kTiledIntegerRows rows on. Memory of x holds rows rounded
+  // up to kXTileRows, and what is in the last ones does not matter.
+  void (*tiled_integers)(const IntegerBlock& block) = nullptr;
 };
 
 // One function per target that this build has; see targets/linear_*.cpp.
@@ -98,6 +111,7 @@ const LinearTable& baseline_linear();
 const LinearTable& avx2_linear();
 const LinearTable& avx512_linear();
 const LinearTable& avx512bf16_linear();
+const LinearTable& amx_linear();  // what is better than avx512bf16's alone
 const LinearTable& neon_linear();
 const LinearTable& neondot_linear();
 const LinearTable& neonbf16_linear();

@@ -54,6 +54,7 @@ Processor look() {
   found.avx512vnni = found.avx512 && bit(extended.c, 11);
   found.avx512vbmi = found.avx512 && bit(extended.c, 1);
   found.amx = tiles && found.avx512bf16 && bit(extended.d, 24) && bit(extended.d, 22) && request_tiles();
+  found.amx_bytes = found.amx && bit(extended.d, 25);
   return found;
 }
 #elif defined(__aarch64__)

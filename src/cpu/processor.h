@@ -13,6 +13,7 @@ struct Processor {
   bool avx512vnni = false;  // vpdpbusd
   bool avx512vbmi = false;  // vpermi2b
   bool amx = false;         // amx-tile and amx-bf16, and the kernel lets this process use the tiles
+  bool amx_bytes = false;   // and amx-int8
   bool arm_dot = false;     // sdot and udot
   bool arm_bf16 = false;    // bfdot, with arm_dot
 };

@@ -152,7 +152,7 @@ std::string_view name_of(Activation activation) {
 }
 
 Value activate(Context& context, const Value& x, Activation activation) {
-  Value y = make_value_like(x);
+  Value y = make_unwritten_like(x);
   const std::int64_t count = x->value().elements();
   for_row_blocks(context, count, kElementBlock, [&](std::int64_t begin, std::int64_t end) {
     forward_block(activation, x->data() + begin, nullptr, y->data() + begin, end - begin);
@@ -171,7 +171,7 @@ Value activate(Context& context, const Value& x, Activation activation) {
 
 Value gated(Context& context, const Value& gate, const Value& up, Activation activation) {
   require_same_size("gated", gate, up);
-  Value y = make_value_like(gate);
+  Value y = make_unwritten_like(gate);
   const std::int64_t count = gate->value().elements();
   for_row_blocks(context, count, kElementBlock, [&](std::int64_t begin, std::int64_t end) {
     forward_block(activation, gate->data() + begin, up->data() + begin, y->data() + begin, end - begin);
@@ -192,7 +192,7 @@ Value gated(Context& context, const Value& gate, const Value& up, Activation act
 
 Value clamped_swiglu(Context& context, const Value& gate, const Value& up, float limit) {
   require_same_size("clamped_swiglu", gate, up);
-  Value y = make_value_like(gate);
+  Value y = make_unwritten_like(gate);
   const std::int64_t count = gate->value().elements();
   for_row_blocks(context, count, kElementBlock, [&](std::int64_t begin, std::int64_t end) {
     clamped_forward(gate->data() + begin, up->data() + begin, y->data() + begin, limit, end - begin);

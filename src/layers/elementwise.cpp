@@ -48,7 +48,7 @@ void add_kept(const Context& context, const DropoutRule& rule, const Node& like,
 Value add(Context& context, const Value& x, const Value& y) {
   const std::int64_t count = x->value().elements();
   require(count == y->value().elements(), "add: ", describe(x->value()), " and ", describe(y->value()));
-  Value out = make_value_like(x);
+  Value out = make_unwritten_like(x);
   for_row_blocks(context, count, kElementBlock, [&](std::int64_t begin, std::int64_t end) {
     add_block(x->data() + begin, y->data() + begin, out->data() + begin, end - begin);
   });

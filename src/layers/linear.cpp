@@ -25,13 +25,13 @@ std::string weight_text(const Node& weight) {
   return std::string(type) + " " + shape_text(weight.shape());
 }
 
-// y, zeroed, of a product whose sizes fit.
+// y of a product whose sizes fit.
 Value make_output(const Node& x, const Node& weight, const Node* bias) {
   const std::int64_t in = x.width(), out = weight.rows();
   require(weight.width() == in, "linear: input of width ", in, " for a weight ", weight_text(weight));
   require(!bias || bias->elements() == out, "linear: bias of ", bias ? bias->elements() : 0, " elements for a weight ",
           weight_text(weight));
-  return make_value({x.rows(), out});
+  return make_unwritten({x.rows(), out});
 }
 
 LinearProduct product_of(const Node& weight, const Node* bias, Node& y) {

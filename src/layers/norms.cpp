@@ -101,12 +101,12 @@ Value norm(Context& context, const Value& x, const Value& weight, const Value& b
   require(width > 0 && x->width() % width == 0, "norm: rows of width ", x->width(), " for a weight of ", width);
   require(!bias || params.kind == NormKind::layer, "norm: only a layer norm takes a bias");
   const std::int64_t rows = x->value().elements() / width;
-  Value y = make_value_like(x);
+  Value y = make_unwritten_like(x);
   auto moments = std::make_shared<RowMoments>();
   moments->mean.resize(static_cast<std::size_t>(rows));
   moments->inverse.resize(static_cast<std::size_t>(rows));
   const float offset = params.kind == NormKind::rms_unit_offset ? 1.0f : 0.0f;
-  for_row_blocks(context, rows, kRowBlock, [&](std::int64_t begin, std::int64_t end) {
+  for_row_blocks(context, rows, kFewRows, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) {
       const float* in = x->data() + row * width;
       float* out = y->data() + row * width;

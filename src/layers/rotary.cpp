@@ -29,7 +29,7 @@ void add_rotated(const Context& context, const RopeTable& table, const Node& lik
   const PairPlaces places = table.layout == RopeLayout::half_split ? PairPlaces{.step = 1, .second = pairs}
                                                                    : PairPlaces{.step = 2, .second = 1};
   const float *cosine = table.cosine.view().as<float>(), *sine = table.sine.view().as<float>();
-  for_row_blocks(context, like.rows(), kRowBlock, [&](std::int64_t begin, std::int64_t end) {
+  for_row_blocks(context, like.rows(), kFewRows, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) {
       for (std::int64_t head = row * width; head < (row + 1) * width; head += head_dim) {
         rotate_head(x + head, cosine + row * pairs, sine + row * pairs, sign, places, pairs, out + head);

@@ -26,6 +26,8 @@
 namespace rootdk {
 
 inline constexpr std::int64_t kRowBlock = 32;
+// Where no sum goes over rows: a batch of sequences, a token each, has work for several threads.
+inline constexpr std::int64_t kFewRows = 8;
 
 // body(begin, end) for each block of rows.
 template <class Body>

@@ -39,6 +39,14 @@ Value make_value(std::initializer_list<std::int64_t> shape) {
 
 Value make_value(std::span<const std::int64_t> shape) { return std::make_shared<Node>(Tensor(DType::f32, shape)); }
 
+Value make_unwritten(std::initializer_list<std::int64_t> shape) {
+  return std::make_shared<Node>(Tensor::unwritten(DType::f32, std::span(shape.begin(), shape.size())));
+}
+
+Value make_unwritten_like(const Value& other) {
+  return std::make_shared<Node>(Tensor::unwritten(DType::f32, other->value().shape()));
+}
+
 Value make_weight(std::int64_t rows, std::int64_t width, WeightMemory memory) {
   return memory == WeightMemory::own ? make_value({rows, width}) : std::make_shared<Node>(rows, width);
 }

@@ -76,6 +76,9 @@ Value make_value(std::span<const std::int64_t> shape);
 enum class WeightMemory : std::int32_t { own = 0, stored = 1 };
 Value make_weight(std::int64_t rows, std::int64_t width, WeightMemory memory);
 inline Value make_value_like(const Value& other) { return make_value(other->value().shape()); }
+// The same with elements that hold anything: for a result that is written whole. Zeroing is work of one thread.
+Value make_unwritten(std::initializer_list<std::int64_t> shape);
+Value make_unwritten_like(const Value& other);
 
 class Tape {
  public:

@@ -131,11 +131,10 @@ class Binder {
           {stack.relative->buckets, stack.blocks.front().attention.heads});
     }
     for (std::size_t layer = 0; layer < stack.blocks.size(); ++layer) {
-      const std::size_t hole = names.layer.find("{}");
-      const std::string place = prefix_ + std::string(names.layer.substr(0, hole)) +
-                                std::to_string(stored_layer(stack, layer)) + std::string(names.layer.substr(hole + 2));
-      bind_block(stack, stack.blocks[layer], names, own + ".layers." + std::to_string(layer), place);
+      bind_block(stack, stack.blocks[layer], names, own + ".layers." + std::to_string(layer),
+                 place_of(names, stored_layer(stack, layer)));
     }
+    refuse_more_layers(stack, names);
     if (stack.final_norm) add_norm(own + ".final_norm", prefix_ + std::string(names.final_norm), stack);
   }
 
@@ -205,6 +204,19 @@ class Binder {
   }
 
   // Layers that share weights are bound to the same tensors.
+  std::string place_of(const StackNames& names, std::size_t layer) const {
+    const std::size_t hole = names.layer.find("{}");
+    return prefix_ + std::string(names.layer.substr(0, hole)) + std::to_string(layer) +
+           std::string(names.layer.substr(hole + 2));
+  }
+  // A part of a model would run without a word.
+  void refuse_more_layers(const StackConfig& stack, const StackNames& names) const {
+    const std::size_t asked = stack.groups > 0 ? static_cast<std::size_t>(stack.groups) : stack.blocks.size();
+    std::size_t found = asked;
+    while (checkpoint_.contains_below(place_of(names, found))) ++found;
+    require(found == asked, checkpoint_.where(), ": the config asks for ", asked, stack.groups > 0 ? " groups of" : "",
+            " layers, and the weights have ", found, " (", place_of(names, found - 1), "*)");
+  }
   std::size_t stored_layer(const StackConfig& stack, std::size_t layer) const {
     return stack.groups > 0 ? layer * static_cast<std::size_t>(stack.groups) / stack.blocks.size() : layer;
   }

@@ -166,7 +166,7 @@ Transformer load_model(const std::filesystem::path& folder, const LoadOptions& o
     require(!options.weights, folder.string(), ": is quantised already; leave --weights out");
     adapt_to_quantised(config, *checkpoint);
     Transformer model(std::move(config));
-    fill_quantised(model.parameters(), checkpoint);
+    fill_quantised(model.config(), model.parameters(), checkpoint);
     return model;
   }
   adapt_to_file(config, *checkpoint);

@@ -23,6 +23,11 @@ class Checkpoint {
   static Checkpoint open(const std::filesystem::path& folder);
 
   bool contains(const std::string& name) const { return places_.contains(name); }
+  // Whether the name of some tensor begins so.
+  bool contains_below(const std::string& prefix) const {
+    const auto place = places_.lower_bound(prefix);
+    return place != places_.end() && place->first.starts_with(prefix);
+  }
   std::span<const std::int64_t> shape(const std::string& name) const { return file_of(name).shape(name); }
   std::string_view type_name(const std::string& name) const { return file_of(name).type_name(name); }
   ConstTensorView tensor(const std::string& name) const { return file_of(name).tensor(name); }
@@ -55,7 +60,8 @@ struct Binding {
   std::int64_t entry = -1;  // of the first dimension (an expert); -1: the whole tensor
 };
 
-// Every parameter of the config with the tensor it comes from. Nothing is allocated, nothing read.
+// Every parameter of the config with the tensor it comes from. Nothing is allocated, nothing read. Throws rootdk::Error
+// where the checkpoint has more layers than the config.
 std::vector<Binding> bind(const TransformerConfig& config, const Checkpoint& checkpoint);
 // Throws rootdk::Error where a tensor is missing, is not F32, F16 or BF16, or has another shape; names all that are
 // wrong (the first few of many).

@@ -86,13 +86,18 @@ std::int64_t longest_text(const LoadedModel& loaded, const EmbedParams& params) 
 Pooling stored_pooling(const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / "1_Pooling" / "config.json";
   const Json document = settings_in(path);
+  bool mean = false, first_token = false;
   for (const auto& [name, value] : document.items()) {
     if (!name.starts_with("pooling_mode_") || !value.is_boolean() || !value.get<bool>()) continue;
-    if (name == "pooling_mode_mean_tokens") return Pooling::mean;
-    if (name == "pooling_mode_cls_token") return Pooling::first_token;
-    fail(path.string(), ": ", name, " is not supported; supported: pooling_mode_mean_tokens, pooling_mode_cls_token");
+    mean = mean || name == "pooling_mode_mean_tokens";
+    first_token = first_token || name == "pooling_mode_cls_token";
+    require(name == "pooling_mode_mean_tokens" || name == "pooling_mode_cls_token", path.string(), ": ", name,
+            " is not supported; supported: pooling_mode_mean_tokens, pooling_mode_cls_token");
   }
-  return Pooling::mean;
+  // sentence-transformers joins the two into a vector of twice the width.
+  require(!mean || !first_token, path.string(),
+          ": pooling_mode_mean_tokens and pooling_mode_cls_token are both true; supported: one of them");
+  return first_token ? Pooling::first_token : Pooling::mean;
 }
 
 Tensor embed_texts(const LoadedModel& loaded, std::span<const std::string> texts, const EmbedParams& params,

@@ -83,11 +83,22 @@ WeightMatrix matrix_in(const Checkpoint& checkpoint, const Parameter& parameter)
   return m;
 }
 
+// The file names parameters as the model does, those of each block once.
+void refuse_more_layers(const Checkpoint& checkpoint, const std::string& stack, const StackConfig& config) {
+  std::size_t found = config.blocks.size();
+  while (checkpoint.contains_below(stack + ".layers." + std::to_string(found) + ".")) ++found;
+  require(found == config.blocks.size(), checkpoint.where(), ": the config asks for ", config.blocks.size(),
+          " layers, and the weights have ", found, " (", stack, ".layers.", found - 1, ".*)");
+}
+
 }  // namespace
 
 bool is_quantised(const Checkpoint& checkpoint) { return checkpoint.metadata().contains(kWeightsKey); }
 
-void fill_quantised(const Parameters& parameters, const std::shared_ptr<const Checkpoint>& checkpoint) {
+void fill_quantised(const TransformerConfig& config, const Parameters& parameters,
+                    const std::shared_ptr<const Checkpoint>& checkpoint) {
+  refuse_more_layers(*checkpoint, "stack", config.stack);
+  if (config.encoder) refuse_more_layers(*checkpoint, "encoder", *config.encoder);
   for (const Parameter& parameter : parameters) {
     Node& node = *parameter.value;
     if (!node.has_own_value()) {

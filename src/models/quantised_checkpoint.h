@@ -17,6 +17,7 @@ std::uint64_t write_quantised(const std::filesystem::path& folder, WeightFormat 
 
 // Whether a folder was written so; then fill_quantised() gives a model its parameters, after it has checked them all.
 bool is_quantised(const Checkpoint& checkpoint);
-void fill_quantised(const Parameters& parameters, const std::shared_ptr<const Checkpoint>& checkpoint);
+void fill_quantised(const TransformerConfig& config, const Parameters& parameters,
+                    const std::shared_ptr<const Checkpoint>& checkpoint);
 
 }  // namespace rootdk

@@ -9,7 +9,14 @@
 #include <random>
 
 #include "core/linear_call.h"
+#include "cpu/decode_targets.h"
+#include "cpu/linear.h"
+#include "cpu/processor.h"
 #include "rootdk/dtype.h"
+
+#ifdef ROOTDK_EMULATED_AMX
+#include "cpu/linear_amx_emulated.h"
+#endif
 
 namespace rootdk {
 namespace {
@@ -57,15 +64,25 @@ std::vector<float> normal_numbers(std::int64_t count, std::uint32_t seed) {
   return numbers;
 }
 
+// multiply_weights(), with one more target: amx on tiles in software.
+void multiply(const LinearCall& call) {
+#ifdef ROOTDK_EMULATED_AMX
+  if (call.execution.target == "emulated_amx") {
+    return cpu::run_linear(call, cpu::with_tiles(cpu::avx512bf16_linear(), cpu::emulated_amx_linear()));
+  }
+#endif
+  multiply_weights(call);
+}
+
 std::vector<float> product(const WeightMatrix& weight, std::span<const float> x, const float* bias,
                            std::string_view target, int threads = 2) {
   const std::int64_t rows = static_cast<std::int64_t>(x.size()) / weight.columns;
   std::vector<float> y(static_cast<std::size_t>(rows * weight.rows), NAN);
   const LinearProduct only{.weight = weight, .bias = bias, .y = y.data()};
-  multiply_weights({.products = {&only, 1},
-                    .rows = rows,
-                    .x = x.data(),
-                    .execution = {.target = target, .cpu = {.executor = &shared_executor(threads)}}});
+  multiply({.products = {&only, 1},
+            .rows = rows,
+            .x = x.data(),
+            .execution = {.target = target, .cpu = {.executor = &shared_executor(threads)}}});
   return y;
 }
 
@@ -80,6 +97,12 @@ constexpr Kind kKinds[] = {{WeightFormat::f32}, {WeightFormat::bf16}, {WeightFor
 class LinearTarget : public ::testing::TestWithParam<std::string_view> {
  protected:
   void SetUp() override {
+#ifdef ROOTDK_EMULATED_AMX
+    if (GetParam() == "emulated_amx") {
+      if (cpu::processor().avx512bf16 && cpu::processor().avx512vnni) return;
+      GTEST_SKIP() << "this processor has no avx512_bf16 with avx512_vnni";
+    }
+#endif
     for (const LinearImplementation& candidate : cpu::linear_implementations()) {
       if (candidate.name != GetParam()) continue;
       if (const std::string why = candidate.answer({}).refusal; !why.empty()) GTEST_SKIP() << why;
@@ -101,6 +124,7 @@ TEST_P(LinearTarget, AgreesWithTheReference) {
                              {5, 19, 544},
                              {13, 33, 1056},
                              {64, 20, 64},
+                             {515, 40, 96},
                              {530, 3, 32}}) {
     for (const auto& [format, rounds_x] : kKinds) {
       SCOPED_TRACE(testing::Message() << shape.rows << " x " << shape.outs << " x " << shape.columns << " format "
@@ -227,10 +251,10 @@ TEST_P(LinearTarget, ProductsThatShareXGiveWhatEachGivesAlone) {
         products.push_back({.weight = weights->matrix, .y = mine.data()});
       }
       products[1].bias = bias.data();
-      multiply_weights({.products = products,
-                        .rows = rows,
-                        .x = x.data(),
-                        .execution = {.target = GetParam(), .cpu = {.executor = &shared_executor(3)}}});
+      multiply({.products = products,
+                .rows = rows,
+                .x = x.data(),
+                .execution = {.target = GetParam(), .cpu = {.executor = &shared_executor(3)}}});
       for (std::size_t i = 0; i < 3; ++i) {
         EXPECT_EQ(y[i], product(products[i].weight, x, products[i].bias, GetParam())) << i;
       }
@@ -265,9 +289,39 @@ TEST_P(LinearTarget, NoColumnsGiveTheBias) {
   const float bias[] = {1, 2, 3};
   float y[6] = {};
   const LinearProduct only{.weight = {.rows = 3}, .bias = bias, .y = y};
-  multiply_weights({.products = {&only, 1}, .rows = 2, .execution = {.target = GetParam()}});
+  multiply({.products = {&only, 1}, .rows = 2, .execution = {.target = GetParam()}});
   for (int i = 0; i < 6; ++i) EXPECT_EQ(y[i], bias[i % 3]);
+  // Many rows, for targets with tiles.
+  std::vector<float> many(3 * 20);
+  for (const auto& [format, rounds_x] : kKinds) {
+    const std::uint16_t scales[kWeightGroup] = {};
+    const float row_scales[] = {1, 1, 1};
+    const LinearProduct empty{.weight = {.format = format,
+                                         .rows = 3,
+                                         .rounds_x = rounds_x,
+                                         .row_scales = format == WeightFormat::i8 ? row_scales : nullptr,
+                                         .block_scales = format == WeightFormat::i4 ? scales : nullptr},
+                              .bias = bias,
+                              .y = many.data()};
+    multiply({.products = {&empty, 1}, .rows = 20, .execution = {.target = GetParam()}});
+    for (std::size_t i = 0; i < many.size(); ++i) ASSERT_EQ(many[i], bias[i % 3]) << static_cast<int>(format);
+  }
 }
+
+#ifdef ROOTDK_EMULATED_AMX
+// Sums of blocks are exact, and scales follow in one order: tiles give integer weights the bits of vpdpbusd.
+TEST(LinearTiles, GiveIntegersTheBitsOfBytes) {
+  if (!cpu::processor().avx512bf16 || !cpu::processor().avx512vnni) GTEST_SKIP() << "no avx512_bf16 with avx512_vnni";
+  for (const WeightFormat format : {WeightFormat::i8, WeightFormat::i4}) {
+    for (const std::int64_t columns : {std::int64_t{96}, std::int64_t{2048}}) {
+      const Weights weights(format, 75, columns, 18);
+      const std::vector<float> x = normal_numbers(37 * columns, 19), bias = normal_numbers(75, 20);
+      EXPECT_EQ(product(weights.matrix, x, bias.data(), "emulated_amx"),
+                product(weights.matrix, x, bias.data(), "avx512bf16"));
+    }
+  }
+}
+#endif
 
 // Generation rounds activations where this says that it pays.
 TEST(LinearTargets, SomeHaveProductsOfBf16) {
@@ -279,8 +333,8 @@ TEST(LinearTargets, SomeHaveProductsOfBf16) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, LinearTarget,
-                         ::testing::Values("avx512bf16", "avx512", "avx2", "baseline", "neonbf16", "neondot", "neon",
-                                           "wasm"),
+                         ::testing::Values("amx", "emulated_amx", "avx512bf16", "avx512", "avx2", "baseline",
+                                           "neonbf16", "neondot", "neon", "wasm"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "models/generate.h"
+#include "models/quantised_checkpoint.h"
 #include "models/tokenizer.h"
 #include "rootdk/error.h"
 #include "support/error_of.h"
@@ -214,6 +215,30 @@ TEST(Checkpoint, BrokenOnesAreRefusedBeforeAnythingIsRead) {
   folder.write("model.safetensors", std::string("\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x7F{}", 10));
   EXPECT_NE(folder.load_error(), "no error");
   EXPECT_THAT(error_of([] { load_model("/nonexistent/model"); }), HasSubstr("not a folder"));
+}
+
+// A part of a model gives text that looks like a model's.
+TEST(Checkpoint, FewerLayersThanTheFileHasAreRefused) {
+  for (const auto& [name, field] :
+       {std::pair{"llama", "num_hidden_layers"}, {"gpt2", "n_layer"}, {"t5", "num_layers"}}) {
+    SCOPED_TRACE(name);
+    const ModelFolder folder;
+    fs::copy_file(fixture(name) / "model.safetensors", folder / "model.safetensors");
+    Json json = config_of(name);
+    const int layers = json[field];
+    ASSERT_GT(layers, 1);
+    json[field] = layers - 1;
+    if (json.contains("layer_types")) json["layer_types"].erase(0);
+    folder.write_config(json);
+    EXPECT_THAT(folder.load_error(), HasSubstr("the config asks for " + std::to_string(layers - 1) +
+                                               " layers, and the weights have " + std::to_string(layers)));
+  }
+  const test::TemporaryFolder folder;
+  write_quantised(fixture("llama"), WeightFormat::i8, folder / "int8", nullptr);
+  Json json = config_of("llama");
+  json["num_hidden_layers"] = 1;
+  std::ofstream(folder / "int8" / "config.json") << json.dump();
+  EXPECT_THAT(error_of([&] { load_model(folder / "int8"); }), HasSubstr("asks for 1 layers, and the weights have 2"));
 }
 
 TEST(Checkpoint, InputsThatDoNotFitAreRefused) {

@@ -100,6 +100,10 @@ TEST(Embed, ReadsHowAFolderPools) {
   EXPECT_EQ(stored_pooling(folder.path()), Pooling::first_token);
   write(R"({"pooling_mode_max_tokens": true})");
   EXPECT_THAT(error_of([&] { stored_pooling(folder.path()); }), HasSubstr("pooling_mode_max_tokens is not supported"));
+  write(R"({"pooling_mode_mean_tokens": true, "pooling_mode_max_tokens": true})");
+  EXPECT_THAT(error_of([&] { stored_pooling(folder.path()); }), HasSubstr("pooling_mode_max_tokens is not supported"));
+  write(R"({"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": true})");
+  EXPECT_THAT(error_of([&] { stored_pooling(folder.path()); }), HasSubstr("are both true; supported: one of them"));
 }
 
 }  // namespace

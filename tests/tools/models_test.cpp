@@ -116,6 +116,16 @@ TEST(Train, FindsOutBeforeTrainingThatItCannotWrite) {
   EXPECT_THAT(run.err, Not(HasSubstr("step ")));
 }
 
+TEST(Train, RefusesAVocabularyForTokensThatAreCharacters) {
+  test::TemporaryFolder folder;
+  std::ofstream(folder / "text") << std::string(2000, 'a') + std::string(2000, 'b');
+  const auto run =
+      run_rootdk({"train", "--text", (folder / "text").string(), "--out", (folder / "out").string(), "--vocab", "300"});
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_THAT(run.err, HasSubstr("--vocab 300 is for the bpe tokenizer"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "out"));
+}
+
 TEST(Train, SaysWhenNothingIsLeftToTrain) {
   test::TemporaryFolder folder;
   std::ofstream(folder / "text") << std::string(2000, 'a') + std::string(2000, 'b');

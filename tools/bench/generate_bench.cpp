@@ -12,6 +12,7 @@
 #include "tools/bench/bench.h"
 #include "tools/bench/peak.h"
 #include "tools/bench/read_bandwidth.h"
+#include "tools/heap.h"
 #include "tools/options.h"
 #include "tools/terminal.h"
 
@@ -106,6 +107,7 @@ double median(std::vector<double> numbers) {
 }
 
 GenerateBenchResult run(const GenerateBench& bench) {
+  keep_freed_memory();
   Executor& executor = shared_executor(bench.threads);
   const Transformer model =
       load_model(bench.model, {.weights = bench.weights,

@@ -178,7 +178,7 @@ class ByteConsumer {
       tops_[group][r] = fmaxf(tops_[group][r], maximum[r]);
       above = above || maximum[r] > state.m[r] + kSlack || value_maximum[r] > values.m[r] + kSlack;
     }
-    if (!__any_sync(0xffffffffu, above)) return;
+    if (__all_sync(0xffffffffu, !above)) return;
     float raised[2], value_raised[2], correction[2], negated[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {  // a number below the reference leaves it as it is

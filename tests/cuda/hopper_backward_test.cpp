@@ -124,6 +124,32 @@ CaseSpec few_wide_heads(bool causal) {
   return spec;
 }
 
+// At most four rows a key head have a kernel without tensor cores; five have not.
+TEST_F(HopperBackward, VeryFewRows) {
+  for (const std::int64_t head_dim : {64, 80, 128, 256}) {
+    for (const std::int64_t q_len : {1, 2, 3, 4, 5}) {
+      for (const std::int64_t kv_len : {3, 100, 3000}) {
+        CaseSpec spec{.name = "rows_" + std::to_string(q_len) + "_" + std::to_string(kv_len),
+                      .batch = 2,
+                      .heads = 3,
+                      .q_len = q_len,
+                      .kv_len = kv_len,
+                      .head_dim = head_dim};
+        expect_like_portable(make_case(spec, DType::bf16));
+        spec.scalars.causal = true;
+        spec.scalars.window_left = 200;
+        spec.sinks = true;
+        expect_like_portable(make_case(spec, DType::f16));
+      }
+    }
+  }
+  CaseSpec grouped{.name = "grouped", .heads = 8, .kv_heads = 2, .q_len = 1, .kv_len = 5000, .head_dim = 128};
+  expect_like_portable(make_case(grouped, DType::bf16));
+  grouped.batch = 3;
+  grouped.kv_lengths = {5000, 0, 517};
+  expect_like_portable(make_case(grouped, DType::bf16));
+}
+
 TEST_F(HopperBackward, FewWideHeads) {
   for (const bool causal : {false, true}) {
     expect_like_portable(make_case(few_wide_heads(causal), DType::bf16));

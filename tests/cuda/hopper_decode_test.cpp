@@ -51,6 +51,31 @@ TEST_F(HopperDecode, SeveralQueriesWithEveryMask) {
   }
 }
 
+// At most four rows a key head have a kernel without tensor cores, whose blocks merge as a cluster of 1 to 16.
+TEST_F(HopperDecode, VeryFewRows) {
+  for (const std::int64_t head_dim : {64, 80, 128, 256}) {
+    for (const std::int64_t q_len : {1, 2, 3, 4}) {
+      for (const std::int64_t kv_len : {2, 100, 700, 5000}) {
+        CaseSpec spec{.name = "rows_" + std::to_string(q_len) + "_" + std::to_string(kv_len),
+                      .batch = 2,
+                      .heads = 9,
+                      .q_len = q_len,
+                      .kv_len = kv_len,
+                      .head_dim = head_dim};
+        expect_close(make_case(spec, DType::bf16));
+        spec.scalars.causal = true;
+        spec.scalars.window_left = 200;
+        spec.sinks = true;
+        expect_close(make_case(spec, DType::f16));
+        spec.alibi = true;
+        spec.scalars.logits.softcap = 10;
+        spec.scalars.dropout = 0.2;
+        expect_close(make_case(spec, DType::bf16));
+      }
+    }
+  }
+}
+
 // What lies in a cache past its length never matters.
 void plant_garbage(AttentionCase& c) {
   const TensorView views[] = {c.k.view(), c.v.view()};

@@ -29,11 +29,15 @@ void allow_shared_bytes(const KernelLaunch& launch) {
 void launch_with_arguments(const KernelLaunch& launch, void** arguments) {
   allow_shared_bytes(launch);
   // Attributes that say nothing cost time in the driver, too.
-  cudaLaunchAttribute attributes[2] = {};
+  cudaLaunchAttribute attributes[3] = {};
   unsigned count = 0;
   if (launch.starts_early) {
     attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[count++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (launch.cluster > 1) {
+    attributes[count].id = cudaLaunchAttributeClusterDimension;
+    attributes[count++].val.clusterDim = {static_cast<unsigned>(launch.cluster), 1, 1};
   }
   if (launch.all_resident) {
     attributes[count].id = cudaLaunchAttributeCooperative;

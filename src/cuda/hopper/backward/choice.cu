@@ -171,6 +171,8 @@ std::string backward_refusal(const BackwardCall& call) {
 BackwardChoice choose_backward(const BackwardCall& call) {
   const AttentionShape& s = call.shape;
   BackwardChoice choice;
+  choice.direct = choose_direct_backward(call);
+  if (choice.direct.function) return choice;
   choice.head_dim = padded_dim(kBackwardHeadDims, s.head_dim, s.value_dim);
   choice.variant = choose_variant(call, choice.head_dim);
   choice.grad_entropy = call.upstream.entropy.defined();

@@ -6,6 +6,7 @@
 
 #include "core/attention_call.h"
 #include "cuda/hopper/backward/config.h"
+#include "cuda/hopper/backward/direct.h"
 
 namespace rootdk::cuda::hopper {
 
@@ -20,6 +21,7 @@ struct BackwardChoice {
   TileGrid queries, keys;
   int heads_together = 1, query_heads_together = 1;
   AddOrder order;
+  DirectBackward direct;  // runs instead, if it has a function
 };
 
 // The call must not have been refused.

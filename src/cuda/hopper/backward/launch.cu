@@ -63,7 +63,7 @@ BackwardParams make_params(const BackwardCall& call, const BackwardChoice& choic
   params.heads_together = choice.heads_together;
   params.query_heads_together = choice.query_heads_together;
   params.order = choice.order;
-  lay_out_workspace(choice, call.execution.cuda.workspace, params);
+  if (!choice.direct.function) lay_out_workspace(choice, call.execution.cuda.workspace, params);
   return params;
 }
 
@@ -71,12 +71,13 @@ BackwardParams make_params(const BackwardCall& call, const BackwardChoice& choic
 
 std::size_t backward_workspace(const BackwardChoice& choice) {
   BackwardParams params;
-  return lay_out_workspace(choice, nullptr, params);
+  return choice.direct.function ? 0 : lay_out_workspace(choice, nullptr, params);
 }
 
 void launch_backward(const BackwardCall& call, const BackwardChoice& choice) {
   const BackwardKernel& kernel = choice.kernel;
   const BackwardParams params = make_params(call, choice);
+  if (choice.direct.function) return launch_direct_backward(call, choice.direct, params);
   const BackwardMaps maps{.q = make_tensor_map(call.saved.q, kernel.block_q, 64),
                           .k = make_tensor_map(call.saved.k, kernel.block_kv, 64),
                           .v = make_tensor_map(call.saved.v, kernel.block_kv, 64),

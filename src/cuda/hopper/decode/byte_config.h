@@ -33,7 +33,8 @@ struct ByteDecodeConfig {
 
   static constexpr int kConsumerWarps = 4;
   static constexpr int kConsumerThreads = 32 * kConsumerWarps;
-  static constexpr int kThreads = kConsumerThreads + 32;
+  static constexpr int kProducerWarps = 2;
+  static constexpr int kThreads = kConsumerThreads + 32 * kProducerWarps;
   static constexpr int kWarpKeys = kBlockKv / kConsumerWarps;
 
   // A tile is stored as panels of 128 columns, or one panel of 64, under the copy engine's swizzle.
@@ -55,7 +56,8 @@ struct ByteDecodeStorage {
   alignas(16) float v_scales[C::kStages][C::kBlockKv];
   uint2 q[C::kQueriesInRegisters ? 1 : C::kRowGroups * C::kScoreSteps][32];  // the operands of every lane
   float4 out[C::kRowGroups * C::kOutputBlocks][33];  // the sum over the warps; padded to avoid bank conflicts
-  float4 sums[C::kConsumerWarps][C::kRows];          // RowSums of every warp
+  float4 sums[C::kConsumerWarps][C::kRows];          // RowSums of every warp, relative to its references
+  float tops[C::kConsumerWarps][C::kRows];           // the largest logits of every warp
   std::uint64_t full[C::kStages], empty[C::kStages];
   DecodePart part;
 };

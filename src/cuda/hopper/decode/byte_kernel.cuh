@@ -31,7 +31,7 @@ class ByteConsumer {
         warp_(static_cast<int>(threadIdx.x) / 32),
         lane_(static_cast<int>(threadIdx.x) & 31),
         plain_(!params.terms.softcap.cap_log2 && !params.terms.alibi_slopes.data && !params.terms.relative_table.data),
-        queries_(shared, params) {}
+        queries_(shared, params, plain_ ? params.scale_log2 : 1.f) {}
 
   __device__ __forceinline__ void run() {
     walk_parts<C>(
@@ -41,14 +41,15 @@ class ByteConsumer {
  private:
   static constexpr int kSlices = C::kWarpKeys / 16;  // of sixteen keys
   using Scores = KeyScores<4 * kSlices>;
-  using Scales = float[2 * kSlices];  // of the keys whose scores this thread has
+  static constexpr float kSlack = 8.f;  // of the references: weights reach 2^8, far below the largest f16
+  using Scales = float[2 * kSlices];    // of the keys whose scores this thread has
 
   __device__ __forceinline__ void begin_part() {
 #pragma unroll
     for (int group = 0; group < C::kRowGroups; ++group) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        state_[group].m[r] = value_state_[group].m[r] = -INFINITY;
+        state_[group].m[r] = value_state_[group].m[r] = tops_[group][r] = -INFINITY;
         state_[group].l[r] = state_[group].a[r] = state_[group].b[r] = 0.f;
       }
 #pragma unroll
@@ -85,13 +86,8 @@ class ByteConsumer {
       for (int i = 0; i < 4 * kSlices; ++i) {
         s[group].of[i] *= queries_.units(group)[i / 2 % 2] * scale_of(k_scales, i);
       }
-      if (plain_ && whole) {
-#pragma unroll
-        for (float& x : s[group].of) x *= p_.scale_log2;
-      } else {
-        to_logits(group, first_key, s[group]);
-      }
-      softmax(group, v_scales, s[group], weights[group]);
+      if (!plain_ || !whole) to_logits(group, first_key, s[group]);
+      softmax(group, whole, v_scales, s[group], weights[group]);
     }
     multiply_pv(weights, values);
   }
@@ -129,38 +125,69 @@ class ByteConsumer {
     }
   }
 
-  // Logits with every term and all masks. Without terms and masks the bits are those of the plain product.
+  // Logits with every term and all masks. The scores of a plain call are logits: units() has the scale.
   __device__ __forceinline__ void to_logits(int group, int first_key, Scores& s) const {
     const ThreadRows rows(part_, p_, 8 * group + 2 * (lane_ & 3), 1);
     const TileCoordinates tile = rows.coordinates(part_, p_, first_key + lane_ / 4);
-    scores_to_logits<Element, Terms::any>(s, tile, p_);
+    if (!plain_) scores_to_logits<Element, Terms::any>(s, tile, p_);
     mask_unseen(s, part_, p_, tile, first_key, C::kWarpKeys);
   }
 
   // Logits to the weights that multiply values, in f16. Such a weight is 2^(logit + log2(scale of the value)), relative
-  // to the largest of the row, so that f16 is precise enough whatever the magnitudes of the scales. The sums of the
-  // softmax use a separate maximum, without the scales.
-  __device__ __forceinline__ void softmax(int group, const Scales& log2_v_scales, Scores& s,
+  // to about the largest of the row, so that f16 is precise enough whatever the magnitudes of the scales. The sums of
+  // the softmax have a separate reference, without the scales.
+  __device__ __forceinline__ void softmax(int group, bool whole, const Scales& log2_v_scales, Scores& s,
                                           uint2 (&weights)[kSlices]) {
     constexpr SoftmaxStep kSums{.first = false, .guarded = true, .statistics = true};
     constexpr SoftmaxStep kValues{.first = false, .guarded = true, .statistics = false};
-    float scaled[4 * kSlices], maximum[2], negated[2], correction[2];
+    float scaled[4 * kSlices], maximum[2], value_maximum[2], negated[2], value_negated[2];
 #pragma unroll
-    for (int i = 0; i < 4 * kSlices; ++i) {  // a key that is not visible may have the scale NaN
-      scaled[i] = s.of[i] == -INFINITY ? -INFINITY : s.of[i] + scale_of(log2_v_scales, i);
+    for (int i = 0; i < 4 * kSlices; ++i) scaled[i] = s.of[i] + scale_of(log2_v_scales, i);
+    if (!whole) {  // a key that is not visible may have the scale NaN
+#pragma unroll
+      for (int i = 0; i < 4 * kSlices; ++i) scaled[i] = s.of[i] == -INFINITY ? -INFINITY : scaled[i];
     }
     row_maxima<2>(s.of, maximum);
-    advance_maxima<kSums, column_max>(maximum, 1.f, state_[group], correction, negated);
+    row_maxima<2>(scaled, value_maximum);
+    raise_references(group, maximum, value_maximum);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float reference = state_[group].m[r], value_reference = value_state_[group].m[r];
+      negated[r] = reference == -INFINITY ? 0.f : -reference;
+      value_negated[r] = value_reference == -INFINITY ? 0.f : -value_reference;
+    }
     exponentials<kSums>(s.of, 1.f, negated, state_[group]);
-    row_maxima<2>(scaled, maximum);
-    advance_maxima<kValues, column_max>(maximum, 1.f, value_state_[group], correction, negated);
-    exponentials<kValues>(scaled, 1.f, negated, value_state_[group]);
+    exponentials<kValues>(scaled, 1.f, value_negated, value_state_[group]);
 #pragma unroll
     for (int i = 0; i < kSlices; ++i) {
       weights[i].x = ptx::transpose_8x8(ptx::pack<__half>(scaled[4 * i], scaled[4 * i + 2]));
       weights[i].y = ptx::transpose_8x8(ptx::pack<__half>(scaled[4 * i + 1], scaled[4 * i + 3]));
     }
-    if (__all_sync(0xffffffffu, correction[0] == 1.f && correction[1] == 1.f)) return;
+  }
+
+  // A reference follows the largest number of its row only when that is kSlack above it, usually once in a part.
+  // Whether it does depends on its row alone, so that bits do not depend on the other rows of the tile.
+  __device__ __forceinline__ void raise_references(int group, const float (&maximum)[2],
+                                                   const float (&value_maximum)[2]) {
+    constexpr SoftmaxStep kSums{.first = false, .guarded = true, .statistics = true};
+    constexpr SoftmaxStep kValues{.first = false, .guarded = true, .statistics = false};
+    RowState &state = state_[group], &values = value_state_[group];
+    bool above = false;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      tops_[group][r] = fmaxf(tops_[group][r], maximum[r]);
+      above = above || maximum[r] > state.m[r] + kSlack || value_maximum[r] > values.m[r] + kSlack;
+    }
+    if (__all_sync(0xffffffffu, !above)) return;
+    float raised[2], value_raised[2], correction[2], negated[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {  // a number below the reference leaves it as it is
+      const float top = column_max(maximum[r]), value_top = column_max(value_maximum[r]);
+      raised[r] = top > state.m[r] + kSlack ? top : -INFINITY;
+      value_raised[r] = value_top > values.m[r] + kSlack ? value_top : -INFINITY;
+    }
+    advance_maxima<kSums, itself>(raised, 1.f, state, correction, negated);
+    advance_maxima<kValues, itself>(value_raised, 1.f, values, correction, negated);
 #pragma unroll
     for (int i = 0; i < C::kOutputBlocks; ++i) {
 #pragma unroll
@@ -196,7 +223,11 @@ class ByteConsumer {
       for (int r = 0; r < 2; ++r) {
         const RowState& state = state_[group];
         const float l = column_sum(state.l[r]), a = column_sum(state.a[r]), b = column_sum(state.b[r]);
-        if (lane_ < 4) shared_.sums[warp_][own_row(group, r)] = make_float4(state.m[r], l, a, b);
+        const float top = column_max(tops_[group][r]);
+        if (lane_ < 4) {
+          shared_.sums[warp_][own_row(group, r)] = make_float4(state.m[r], l, a, b);
+          shared_.tops[warp_][own_row(group, r)] = top;
+        }
       }
     }
     meet();
@@ -242,25 +273,23 @@ class ByteConsumer {
   __device__ __forceinline__ RowSums joint_sums(int row) const {
     RowSums joint{-INFINITY, 0.f, 0.f, 0.f};
 #pragma unroll
-    for (int warp = 0; warp < C::kConsumerWarps; ++warp) joint.m = fmaxf(joint.m, shared_.sums[warp][row].x);
+    for (int warp = 0; warp < C::kConsumerWarps; ++warp) joint.m = fmaxf(joint.m, shared_.tops[warp][row]);
 #pragma unroll
     for (int warp = 0; warp < C::kConsumerWarps; ++warp) join(joint, shared_.sums[warp][row]);
     return joint;
   }
 
-  __device__ __forceinline__ float joint_output(int row, int column) const {
-    const auto [block, g, which] = ValueBytes<C>::output_column(column);
-    const float4& own = shared_.out[row / 8 * C::kOutputBlocks + block][4 * g + row % 8 / 2];
-    return reinterpret_cast<const float*>(&own)[2 * which + row % 2];
-  }
-
-  // Calls body(row, column) for the elements of the output that this thread stores.
+  // Calls body(row, column, output) for the elements of the unnormalised output that this thread stores.
   template <class Body>
   __device__ __forceinline__ void for_each_output(Body body) const {
-    const int count = part_.rows * p_.value_dim;
 #pragma unroll 1
-    for (int i = static_cast<int>(threadIdx.x); i < count; i += C::kConsumerThreads) {
-      body(i / p_.value_dim, i % p_.value_dim);
+    for (int column = static_cast<int>(threadIdx.x); column < p_.value_dim; column += C::kConsumerThreads) {
+      const auto [block, g, which] = ValueBytes<C>::output_column(column);
+#pragma unroll 1
+      for (int row = 0; row < part_.rows; ++row) {
+        const float4& four = shared_.out[row / 8 * C::kOutputBlocks + block][4 * g + row % 8 / 2];
+        body(row, column, reinterpret_cast<const float*>(&four)[2 * which + row % 2]);
+      }
     }
   }
 
@@ -270,9 +299,8 @@ class ByteConsumer {
       const RowSums sums = joint_sums(row);
       p_.partial_sums[first + row] = make_float4(sums.m, sums.l, sums.a, sums.b);
     }
-    for_each_output([&](int row, int column) {
-      p_.partial_out[(first + row) * p_.value_dim + column] = joint_output(row, column);
-    });
+    for_each_output(
+        [&](int row, int column, float output) { p_.partial_out[(first + row) * p_.value_dim + column] = output; });
   }
 
   __device__ __forceinline__ void store_results() const {
@@ -283,10 +311,10 @@ class ByteConsumer {
       const QueryHead at = row_in(part_, p_, row);
       store_row_results(p_, result_of(row), part_.batch, at.head, part_.row + at.query);
     }
-    for_each_output([&](int row, int column) {
+    for_each_output([&](int row, int column, float output) {
       const QueryHead at = row_in(part_, p_, row);
       output_row<Element>(p_, part_.batch, at.head, part_.row + at.query)[column] =
-          static_cast<Element>(joint_output(row, column) * result_of(row).factor);
+          static_cast<Element>(output * result_of(row).factor);
     });
   }
 
@@ -294,11 +322,12 @@ class ByteConsumer {
   const ForwardParams& p_;
   const DecodePart& part_;
   const int warp_, lane_;
-  const bool plain_;  // logits are scores times the scale
+  const bool plain_;  // logits are scores times the scale, which queries_.units() has
   const ByteQueries<C> queries_;
   Ring<C::kStages> ring_;
-  RowState state_[C::kRowGroups];        // of the softmax
+  RowState state_[C::kRowGroups];        // of the softmax; m: the reference
   RowState value_state_[C::kRowGroups];  // of the weights: m alone
+  float tops_[C::kRowGroups][2];         // the largest logits that this thread has seen
   float o_[C::kRowGroups][C::kOutputBlocks][4];
 };
 
@@ -315,8 +344,8 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerMultiprocessor)
     ptx::tma_prefetch_map(&maps.k);
     ptx::tma_prefetch_map(&maps.v);
     for (int i = 0; i < C::kStages; ++i) {
-      ptx::mbarrier_init(ptx::shared_address(&shared.full[i]),
-                         1 + 32);  // one arrival for the boxes, and one per lane for its scales
+      // Of each producer warp one arrival for the boxes, and one per lane for its scales.
+      ptx::mbarrier_init(ptx::shared_address(&shared.full[i]), C::kProducerWarps * (1 + 32));
       ptx::mbarrier_init(ptx::shared_address(&shared.empty[i]), C::kConsumerThreads);
     }
     ptx::mbarrier_init_fence();

@@ -13,14 +13,15 @@
 namespace rootdk::cuda::hopper {
 
 // The range of bf16 is wider than that of f16. So each row is divided by a power of two near its largest number, which
-// is exact, and the scores are multiplied by it again: units().
+// is exact, and the scores are multiplied by it again, and by the scale: units().
 template <class C>
 class ByteQueries {
  public:
   using Element = typename C::Element;
 
-  // Called by all consumers together.
-  __device__ __forceinline__ ByteQueries(ByteDecodeStorage<C>& shared, const ForwardParams& p) : shared_(shared) {
+  // Called by all consumers together. `scale` is a factor of all scores.
+  __device__ __forceinline__ ByteQueries(ByteDecodeStorage<C>& shared, const ForwardParams& p, float scale)
+      : shared_(shared) {
     const int lane = static_cast<int>(threadIdx.x) & 31;
 #pragma unroll
     for (int group = 0; group < C::kRowGroups; ++group) {
@@ -28,8 +29,8 @@ class ByteQueries {
       const Element* from = query_row<Element>(p, shared.part, row_in(shared.part, p, row));
       const float unit = std::is_same_v<Element, __half> ? 1.f : row_unit(from, p.head_dim);
       // This thread's scores belong to the rows 2 (lane % 4) and 2 (lane % 4) + 1.
-      units_[group][0] = __shfl_sync(0xffffffffu, unit, 8 * (lane & 3));
-      units_[group][1] = __shfl_sync(0xffffffffu, unit, 8 * (lane & 3) + 4);
+      units_[group][0] = scale * __shfl_sync(0xffffffffu, unit, 8 * (lane & 3));
+      units_[group][1] = scale * __shfl_sync(0xffffffffu, unit, 8 * (lane & 3) + 4);
 #pragma unroll
       for (int step = 0; step < C::kScoreSteps; ++step) {
         const uint2 pairs = load(from, step, p.head_dim, 1.f / unit);

@@ -24,7 +24,8 @@ constexpr int last_offset(const KeyScores<N>&) {
   return 4 * N - 8;
 }
 
-// Reductions over the threads that share the rows.
+// Reductions over the threads that share the rows; none, of what is reduced already.
+__device__ __forceinline__ float itself(float x) { return x; }
 __device__ __forceinline__ float column_max(float x) {
 #pragma unroll
   for (int step = 4; step < 32; step *= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));

@@ -25,6 +25,35 @@ DecodeKernel kernel_of(int head_dim) {
   }
 }
 
+template <class Element>
+DirectKernel direct_kernel_of(int head_dim, int rows) {
+  switch (head_dim) {
+    case 64: return direct_decode_kernel_of<Element, 64>(rows);
+    case 128: return direct_decode_kernel_of<Element, 128>(rows);
+    default: return direct_decode_kernel_of<Element, 256>(rows);
+  }
+}
+
+// Picks the direct kernel for few rows and few keys. Above that many bytes the ring of tiles is as fast: it keeps more
+// of them on their way. Each key head has a cluster of blocks, as many as there are multiprocessors for.
+void choose_direct(DecodeChoice& choice, const ForwardCall& call) {
+  constexpr std::int64_t kMostBytes = std::int64_t{24} << 20;  // of keys and values
+  const AttentionShape& s = call.shape;
+  const std::int64_t rows = s.q_len * s.group(), heads = s.batch * s.kv_heads;
+  const std::int64_t bytes = heads * s.kv_len * (s.head_dim + s.value_dim) * 2;
+  if (rows > kDirectRows || bytes > kMostBytes) return;
+  const int head_dim = padded_dim(kCacheHeadDims, s.head_dim, s.value_dim);
+  choice.direct = call.q.dtype == DType::bf16 ? direct_kernel_of<BFloat16>(head_dim, static_cast<int>(rows))
+                                              : direct_kernel_of<Float16>(head_dim, static_cast<int>(rows));
+  std::int64_t splits = 1;
+  while (splits < kMostClusterBlocks && 2 * splits * heads <= kMultiprocessors &&
+         2 * s.kv_len > splits * choice.direct.block_keys) {
+    splits *= 2;
+  }
+  choice.splits = static_cast<int>(splits);
+  choice.split_tiles = static_cast<int>(divide_up(divide_up(s.kv_len, kTensorTileKeys), splits));
+}
+
 // Picks the split with the shortest estimated time: waves of blocks, times the key tiles of a block, plus the cost of
 // starting blocks and of merging parts.
 void choose_split(DecodeChoice& choice, std::int64_t heads, std::int64_t tiles) {
@@ -58,6 +87,7 @@ DecodeChoice choose_decode(const ForwardCall& call) {
   choice.rows = s.batch * s.heads * s.q_len;
   choice.value_dim = s.value_dim;
   choose_split(choice, s.batch * s.kv_heads, divide_up(s.kv_len, choice.kernel.block_kv));
+  choose_direct(choice, call);
   choice.repairs = s.q_len > 1 || call.params.bias.defined() || call.dropout.threshold > 0;
   return choice;
 }

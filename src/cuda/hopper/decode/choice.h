@@ -8,18 +8,21 @@
 
 #include "core/attention_call.h"
 #include "cuda/hopper/decode/config.h"
+#include "cuda/hopper/decode/direct_config.h"
 #include "cuda/hopper/decode/partials.h"
 
 namespace rootdk::cuda::hopper {
 
 struct DecodeChoice {
   DecodeKernel kernel;
+  DirectKernel direct;  // runs instead, if it has a function
   int splits = 1;
   int split_tiles = 0;   // key tiles of a part
   bool repairs = false;  // a row may not see what its tile sees (repair.cuh)
   std::int64_t rows = 0, value_dim = 0;
 
-  bool merges() const { return splits > 1 || repairs; }
+  bool is_direct() const { return direct.function != nullptr; }
+  bool merges() const { return !is_direct() && (splits > 1 || repairs); }
   std::size_t workspace_bytes() const { return merges() ? partials_bytes(splits, rows, value_dim) : 0; }
 };
 

@@ -34,9 +34,10 @@ struct DecodeConfig {
 
   static constexpr int kStages = HeadDim == 64 ? 6 : HeadDim == 192 ? 4 : 3;
 
-  // Four consumer warps and the producer.
+  // Four consumer warps and the producers: two over a cache, whose tiles are many copies.
   static constexpr int kConsumerThreads = 128;
-  static constexpr int kThreads = kConsumerThreads + 32;
+  static constexpr int kProducerWarps = kCached ? 2 : 1;
+  static constexpr int kThreads = kConsumerThreads + 32 * kProducerWarps;
 
   static constexpr int kPanels = (HeadDim + 63) / 64;
   static constexpr int kQPanelBytes = kBlockQ * 128, kKvPanelBytes = kBlockKv * 128;

@@ -7,6 +7,7 @@
 
 #include "cuda/hopper/decode/byte_config.h"
 #include "cuda/hopper/decode/config.h"
+#include "cuda/hopper/decode/direct_config.h"
 #include "rootdk/dtype.h"
 
 namespace rootdk::cuda::hopper {
@@ -22,5 +23,9 @@ template <class Element, int HeadDim>
 DecodeKernel cache_decode_kernel();
 template <class Element, int HeadDim>
 DecodeKernel byte_decode_kernel_of(ByteType stored, bool many_rows);
+
+// Of at most kDirectRows rows over tensors, for the same head_dims.
+template <class Element, int HeadDim>
+DirectKernel direct_decode_kernel_of(int rows);
 
 }  // namespace rootdk::cuda::hopper

@@ -7,6 +7,22 @@
 
 namespace rootdk::cuda::hopper {
 
+namespace {
+
+void launch_direct(const ForwardCall& call, const DecodeChoice& choice, const ForwardParams& params) {
+  const std::int64_t blocks = call.shape.batch * call.shape.kv_heads * choice.splits;
+  launch_kernel({.function = choice.direct.function,
+                 .name = "the direct Hopper decode kernel",
+                 .grid = dim3(static_cast<unsigned>(blocks)),
+                 .block = dim3(static_cast<unsigned>(choice.direct.threads)),
+                 .stream = static_cast<cudaStream_t>(call.execution.cuda.stream),
+                 .device = call.q.device.index,
+                 .cluster = choice.splits},
+                params);
+}
+
+}  // namespace
+
 void launch_decode(const ForwardCall& call, const DecodeChoice& choice) {
   const DecodeKernel& kernel = choice.kernel;
   const auto stream = static_cast<cudaStream_t>(call.execution.cuda.stream);
@@ -16,6 +32,7 @@ void launch_decode(const ForwardCall& call, const DecodeChoice& choice) {
   params.split_tiles = choice.split_tiles;
   params.query_tiles = params.sequences;
   params.tile_rows = params.q_len * params.group;
+  if (choice.is_direct()) return launch_direct(call, choice, params);
   if (choice.merges()) set_partials(params, call.execution.cuda.workspace, choice.rows);
   const CacheKeys no_cache;
   const ForwardMaps maps{.q = {},

@@ -155,13 +155,8 @@ struct AmxGemm {
     return rounds * 4 * kTile * kTile * kDepthMultiple * 2;
   }
   static float widen(uint16_t x) { return widen_bf16(x); }
-  // The two instructions around the polynomial take half the time of the shifts of exp2() on processors with AMX. Below
-  // 2^-126 weights vanish on their way to bf16.
-  static Vec exp2_of_score(Vec x) {
-    constexpr int kFromFloor = 1;
-    const Vec r = _mm512_reduce_ps(x, kFromFloor);
-    return _mm512_scalef_ps(exp2_of_fraction(r), x);
-  }
+  // Below 2^-126 weights vanish on their way to bf16.
+  static Vec exp2_of_score(Vec x) { return rootdk::cpu::exp2_of_score(x); }
   static void store_weights(uint16_t* to, Vec first, Vec second) { store_bf16_pair(to, first, second); }
 
   // One panel of columns.

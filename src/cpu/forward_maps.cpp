@@ -102,8 +102,8 @@ void ForwardRun::column_mass(Worker& worker, const BatchHead& batch_head, std::i
   const std::int64_t group = call_.shape.group(), here = (tile - round.tile_begin) * g.tile_keys;
   const auto mass = write<float, 3>(call_.stats.column_mass);
   for (std::int64_t head = 0; head < group; ++head) {
-    for (std::int64_t i = 0; i < batch_head.range.q_len; i += g.block_rows) {
-      const int rows = static_cast<int>(std::min<std::int64_t>(g.block_rows, batch_head.range.q_len - i));
+    for (std::int64_t i = 0; i < batch_head.range.q_len; i += kFewestBlockRows) {
+      const int rows = static_cast<int>(std::min<std::int64_t>(kFewestBlockRows, batch_head.range.q_len - i));
       for (int r = 0; r < rows; ++r) {
         const std::int64_t combined = (i + r) * group + head;
         set_row(worker.rows[r], batch_head, combined);

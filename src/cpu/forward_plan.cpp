@@ -16,11 +16,24 @@ constexpr std::size_t kCoreCacheBytes = std::size_t{1} << 20;
 // Packed keys of a round, for each thread.
 constexpr std::size_t kRoundBytes = std::size_t{8} << 20;
 
-ForwardSizes sizes_of(const ForwardCall& call, const KernelTable& kernels, std::int64_t segments) {
+// A block of many rows reads tiles from beyond a core's cache seldom, blocks of few rows give every thread work. Rows
+// have the same bits in both.
+constexpr std::int64_t kBlocksOfThread = 4;
+
+Geometry geometry_for(const KernelTable& kernels, const AttentionShape& shape, int threads) {
+  Geometry g = kernels.geometry(static_cast<int>(shape.head_dim), static_cast<int>(shape.value_dim));
+  const std::int64_t rows = shape.q_len * shape.group(), batch_heads = shape.batch * shape.kv_heads;
+  if (threads > 1 && g.block_rows / 2 >= kFewestBlockRows &&
+      batch_heads * ceil_div(rows, g.block_rows) < kBlocksOfThread * threads) {
+    g.block_rows /= 2;
+  }
+  return g;
+}
+
+ForwardSizes sizes_of(const ForwardCall& call, const KernelTable& kernels, const Geometry& g, std::int64_t segments) {
   const int head_dim = static_cast<int>(call.shape.head_dim), value_dim = static_cast<int>(call.shape.value_dim);
   ForwardSizes s;
-  s.geometry = kernels.geometry(head_dim, value_dim);
-  const Geometry& g = s.geometry;
+  s.geometry = g;
   s.depth = round_up(head_dim, g.depth_multiple);
   s.value_columns = round_up(value_dim, g.panel);
   const auto element = static_cast<std::size_t>(g.element_bytes);
@@ -91,10 +104,10 @@ std::size_t ForwardPlan::bytes() const {
 ForwardPlan plan_forward(const ForwardCall& call, const KernelTable& kernels, int threads) {
   const AttentionShape& shape = call.shape;
   ForwardPlan plan;
-  const int tile = kernels.geometry(static_cast<int>(shape.head_dim), static_cast<int>(shape.value_dim)).tile_keys;
-  plan.tiles = std::max<std::int64_t>(1, ceil_div(shape.kv_len, tile));
+  const Geometry geometry = geometry_for(kernels, shape, threads);
+  plan.tiles = std::max<std::int64_t>(1, ceil_div(shape.kv_len, geometry.tile_keys));
   plan.segments = pooled_segments(call, plan.tiles);
-  plan.sizes = sizes_of(call, kernels, plan.segments);
+  plan.sizes = sizes_of(call, kernels, geometry, plan.segments);
   plan.batch_heads = shape.batch * shape.kv_heads;
   plan.rows = shape.q_len * shape.group();
   plan.second_pass = call.stats.column_mass.defined() || call.stats.weights.defined();

@@ -11,6 +11,10 @@
 
 namespace rootdk::cpu {
 
+// No target has smaller blocks of rows. What is summed block by block (column_mass) goes by so many rows, so that its
+// bits do not depend on how large blocks are for a number of threads.
+constexpr int kFewestBlockRows = 96;
+
 // The rows of one sequence and key head: row r is query r / group of head (r % group) of the group, so that the
 // rows of heads which share keys are adjacent.
 struct RowBlocks {

@@ -42,6 +42,18 @@ std::vector<CaseSpec> cases() {
   return specs;
 }
 
+// Some kernels flush tiny weights to zero while they compute them.
+TEST_P(CpuStatistics, LeaveTheCallersFloatingPointAsItWas) {
+  for (DType dtype : {DType::f32, DType::bf16}) {
+    const AttentionCase problem = make_case({.name = "plain", .q_len = 70, .kv_len = 300}, dtype);
+    if (refuses(problem)) continue;
+    run_forward(problem, {.name = GetParam()}, Statistics::rows);
+    volatile float smallest = std::numeric_limits<float>::min();
+    smallest = smallest / 2;
+    EXPECT_GT(smallest, 0.0f) << name_of(dtype);
+  }
+}
+
 TEST_P(CpuStatistics, NeverChangeTheResult) {
   for (const CaseSpec& spec : cases()) {
     for (DType dtype : {DType::f32, DType::bf16}) {

@@ -243,6 +243,7 @@ class ForwardKernel {
       }
       scratch_.factors[i] = raise_max<kStats>(block_.state, p.first_row + i, row_max(row, p.columns), scale);
     }
+    [[maybe_unused]] const TinyToZero tiny_to_zero;
     for (int i = 0; i < p.rows; ++i) {
       const int r = p.first_row + i;
       float* row = scratch_.scores + i * stride_;
@@ -326,7 +327,7 @@ class ForwardKernel {
       fetcher_.fetch_some();
       const Element* panel = prepare(d, columns, values);
       if (empty) {
-        Gemm::multiply(p.rows, columns, weights, panel, depth, out + d, block_.state.out_stride);
+        Gemm::start_sum(p.rows, columns, weights, panel, depth, out + d, block_.state.out_stride);
       } else {
         Gemm::multiply_add(p.rows, columns, weights, panel, depth, out + d, block_.state.out_stride, scratch_.factors);
       }

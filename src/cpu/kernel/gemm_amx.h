@@ -8,9 +8,10 @@
 namespace rootdk::cpu {
 namespace {
 
-// Products of 32 rows with panels of two tiles, 2 x 2 tiles at a time, spread between other work. One
-// multiply_tiles() is a depth of 32: four loads and four multiplications of tiles. Left operands are read in whole
-// tiles: memory holds rows rounded up to 16, and what lies in the last ones does not matter.
+// Products of 32 rows with panels of two tiles, 2 x 2 tiles at a time, spread between other work. A depth of 32 is four
+// loads and four multiplications of tiles, which multiply_tiles() does in two parts: what goes between them hides the
+// loads of the second. Left operands are read in whole tiles: memory holds rows rounded up to 16, and what lies in the
+// last ones does not matter.
 class TileProducts {
  public:
   static constexpr int kTile = 16;  // rows and columns of a tile
@@ -37,7 +38,7 @@ class TileProducts {
   void add(const Product& product) {
     products_[count_++] = product;
     panels_ += product.panels;
-    remaining_ += product.depth / kDepthMultiple * product.panels;
+    remaining_ += 2 * (product.depth / kDepthMultiple) * product.panels;
   }
   int panels() const { return panels_; }
 
@@ -59,23 +60,27 @@ class TileProducts {
 
   [[gnu::always_inline]] void multiply_tiles() {
     Product& p = products_[current_];
-    if (depth_ == 0) start(p);
     const uint16_t* left = p.left + depth_;
-    const uint16_t* right = p.right + depth_ / 2 * p.right_row;
     const ptrdiff_t left_bytes = p.left_stride * static_cast<ptrdiff_t>(sizeof(uint16_t));
-    const ptrdiff_t right_bytes = p.right_row * static_cast<ptrdiff_t>(sizeof(uint16_t));
-    Tiles::load_left_0(left, left_bytes);
-    Tiles::load_right_0(right, right_bytes);
-    Tiles::multiply_00();
-    Tiles::load_right_1(right + 2 * kTile, right_bytes);
-    Tiles::multiply_01();
+    --remaining_;
+    second_part_ = !second_part_;
+    if (second_part_) {
+      if (depth_ == 0) start(p);
+      const uint16_t* right = p.right + depth_ / 2 * p.right_row;
+      const ptrdiff_t right_bytes = p.right_row * static_cast<ptrdiff_t>(sizeof(uint16_t));
+      Tiles::load_left_0(left, left_bytes);
+      Tiles::load_right_0(right, right_bytes);
+      Tiles::multiply_00();
+      Tiles::load_right_1(right + 2 * kTile, right_bytes);
+      Tiles::multiply_01();
+      return;
+    }
     if (p.two_rows) {
       Tiles::load_left_1(left + kTile * p.left_stride, left_bytes);
       Tiles::multiply_10();
       Tiles::multiply_11();
     }
     depth_ += kDepthMultiple;
-    --remaining_;
     if (depth_ == p.depth) end(p);
   }
 
@@ -109,9 +114,10 @@ class TileProducts {
 
   Product products_[2];
   int count_ = 0, current_ = 0;
-  int depth_ = 0;      // of the panel at hand
-  int panels_ = 0;     // of all products
-  int remaining_ = 0;  // calls of multiply_tiles() that are left
+  int depth_ = 0;             // of the panel at hand
+  bool second_part_ = false;  // is next
+  int panels_ = 0;            // of all products
+  int remaining_ = 0;         // calls of multiply_tiles() that are left
   int interval_ = 1, left_ = 1;
 };
 
@@ -155,13 +161,8 @@ struct AmxGemm {
     return rounds * 4 * kTile * kTile * kDepthMultiple * 2;
   }
   static float widen(uint16_t x) { return widen_bf16(x); }
-  // The two instructions around the polynomial take half the time of the shifts of exp2() on processors with AMX. Below
-  // 2^-126 weights vanish on their way to bf16.
-  static Vec exp2_of_score(Vec x) {
-    constexpr int kFromFloor = 1;
-    const Vec r = _mm512_reduce_ps(x, kFromFloor);
-    return _mm512_scalef_ps(exp2_of_fraction(r), x);
-  }
+  // Below 2^-126 weights vanish on their way to bf16.
+  static Vec exp2_of_score(Vec x) { return rootdk::cpu::exp2_of_score(x); }
   static void store_weights(uint16_t* to, Vec first, Vec second) { store_bf16_pair(to, first, second); }
 
   // One panel of columns.

@@ -32,8 +32,9 @@ inline int64_t bf16_peak(int64_t rounds, float* sum) {
 }
 
 // As float_tile, with pairs of neighbours in depth as units: a [R, pairs], b [pairs, panel, 2].
-template <int R, int NV, bool kAccumulate>
-void bf16_tile(Left<uint32_t> a, const uint16_t* b, int pairs, float* c, ptrdiff_t ldc, const float* factor) {
+template <int R, int NV, Join kJoin>
+void bf16_tile(const uint32_t* left, ptrdiff_t row_stride, ptrdiff_t depth_stride, const uint16_t* b, int pairs,
+               float* c, ptrdiff_t ldc, const float* factor) {
   constexpr int kPanel = Simd::kPanelVectors * kWidth;
   Vec sum[R][NV];
 #pragma GCC unroll 8
@@ -43,16 +44,16 @@ void bf16_tile(Left<uint32_t> a, const uint16_t* b, int pairs, float* c, ptrdiff
   }
   const uint32_t* row[R];
 #pragma GCC unroll 8
-  for (int i = 0; i < R; ++i) row[i] = a.data + i * a.row_stride;
+  for (int i = 0; i < R; ++i) row[i] = left + i * row_stride;
   for (ptrdiff_t k = 0; k < pairs; ++k, b += 2 * kPanel) {
     Pairs::Vector right[NV];
 #pragma GCC unroll 8
     for (int j = 0; j < NV; ++j) right[j] = Pairs::load(b + 2 * j * kWidth);
 #pragma GCC unroll 8
     for (int i = 0; i < R; ++i) {
-      const Pairs::Vector left = Pairs::spread(row[i] + k * a.depth_stride);
+      const Pairs::Vector pair = Pairs::spread(row[i] + k * depth_stride);
 #pragma GCC unroll 8
-      for (int j = 0; j < NV; ++j) sum[i][j] = Pairs::dot(sum[i][j], left, right[j]);
+      for (int j = 0; j < NV; ++j) sum[i][j] = Pairs::dot(sum[i][j], pair, right[j]);
     }
   }
 #pragma GCC unroll 8
@@ -60,10 +61,10 @@ void bf16_tile(Left<uint32_t> a, const uint16_t* b, int pairs, float* c, ptrdiff
 #pragma GCC unroll 8
     for (int j = 0; j < NV; ++j) {
       float* target = c + i * ldc + j * kWidth;
-      if constexpr (kAccumulate) {
+      if constexpr (kJoin == Join::add) {
         sum[i][j] = Simd::fma(Simd::set1(factor[i]), Simd::load(target), sum[i][j]);
-      } else {
-        sum[i][j] = Simd::add(sum[i][j], Simd::zero());  // no -0: as if added to an empty c
+      } else if constexpr (kJoin == Join::start) {
+        sum[i][j] = Simd::add(sum[i][j], Simd::zero());
       }
       Simd::store(target, sum[i][j]);
     }
@@ -91,21 +92,28 @@ struct Bf16Gemm {
   static float widen(uint16_t x) { return widen_bf16(x); }
   static void store_weights(uint16_t* to, Vec first, Vec second) { store_bf16_pair(to, first, second); }
 
-  template <int R, int NV, bool kAccumulate>
+  template <int R, int NV, Join kJoin>
   struct Tile {
-    static void run(Left<uint32_t> a, const uint16_t* b, int pairs, float* c, ptrdiff_t ldc, const float* factor) {
-      bf16_tile<R, NV, kAccumulate>(a, b, pairs, c, ldc, factor);
+    static void run(const uint32_t* left, ptrdiff_t row_stride, ptrdiff_t depth_stride, const uint16_t* b, int pairs,
+                    float* c, ptrdiff_t ldc, const float* factor) {
+      bf16_tile<R, NV, kJoin>(left, row_stride, depth_stride, b, pairs, c, ldc, factor);
     }
   };
 
   static void multiply(int rows, int columns, Left<uint32_t> a, const uint16_t* panel, int depth, float* c,
                        ptrdiff_t ldc) {
-    with_tile<Tile, false>(rows, (columns + kWidth - 1) / kWidth, a, panel, depth / 2, c, ldc,
-                           static_cast<const float*>(nullptr));
+    with_tile<Tile, Join::write>(rows, (columns + kWidth - 1) / kWidth, a.data, a.row_stride, a.depth_stride, panel,
+                                 depth / 2, c, ldc, static_cast<const float*>(nullptr));
+  }
+  static void start_sum(int rows, int columns, Left<uint32_t> a, const uint16_t* panel, int depth, float* c,
+                        ptrdiff_t ldc) {
+    with_tile<Tile, Join::start>(rows, (columns + kWidth - 1) / kWidth, a.data, a.row_stride, a.depth_stride, panel,
+                                 depth / 2, c, ldc, static_cast<const float*>(nullptr));
   }
   static void multiply_add(int rows, int columns, Left<uint32_t> a, const uint16_t* panel, int depth, float* c,
                            ptrdiff_t ldc, const float* factor) {
-    with_tile<Tile, true>(rows, (columns + kWidth - 1) / kWidth, a, panel, depth / 2, c, ldc, factor);
+    with_tile<Tile, Join::add>(rows, (columns + kWidth - 1) / kWidth, a.data, a.row_stride, a.depth_stride, panel,
+                               depth / 2, c, ldc, factor);
   }
 };
 

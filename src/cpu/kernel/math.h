@@ -38,6 +38,25 @@ inline Vec clamp_exponent(Vec x) { return Simd::max(Simd::set1(-127.0f), x); }
 
 inline Vec exp2(Vec x) { return exp2_of_clamped(clamp_exponent(x)); }
 
+// 2^x for x <= 0. Where a vector has instructions for it (Simd::kScales), x - floor(x) and p 2^floor(x) are one each,
+// which saves a fifth of the time; below 2^-126 the result is then smaller than any normal number: see TinyToZero.
+template <class Vector = Simd>
+inline Vec exp2_of_score(Vec x) {
+  if constexpr (Vector::kScales) {
+    return Vector::scale(exp2_of_fraction(Vector::fraction(x)), x);
+  } else {
+    return exp2(x);
+  }
+}
+
+// While one exists, results below 2^-126 are 0 where exp2_of_score() would give others: products with such numbers take
+// a hundred times as long as with any other on some processors.
+template <class Vector, bool kNeeded = Vector::kScales>
+struct TinyToZeroOf {};
+template <class Vector>
+struct TinyToZeroOf<Vector, true> : Vector::TinyToZero {};
+using TinyToZero = TinyToZeroOf<Simd>;
+
 inline float exp2(float x) {
   float lanes[Simd::kWidth];
   Simd::store(lanes, exp2(Simd::set1(x)));

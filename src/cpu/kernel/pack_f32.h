@@ -48,6 +48,12 @@ void pack_float_rows(const SourceRows& source, float* packed) {
 template <class StoredType>
 void pack_transposed_square(const typename StoredType::Type* from, int64_t row_stride, int keys, int dims, float* to) {
   Vec square[kWidth];
+  if (keys == kWidth && dims == kWidth) {
+    for (int i = 0; i < kWidth; ++i) square[i] = StoredType::load(from + i * row_stride);
+    Simd::transpose(square);
+    for (int d = 0; d < kWidth; ++d) Simd::store(to + d * FloatGemm::kPanel, square[d]);
+    return;
+  }
   for (int i = 0; i < kWidth; ++i) {
     if (i >= keys) {
       square[i] = Simd::zero();
@@ -83,11 +89,19 @@ bool pack_float_values(const SourceRows& source, float* packed, int64_t panel_st
   const auto* from = static_cast<const typename StoredType::Type*>(source.data);
   for (int key = 0; key < source.rows; ++key, from += source.row_stride) {
     float* row = packed + static_cast<ptrdiff_t>(key) * kPanel;
-    for (int d = 0; d < source.dim; d += kWidth) {
+    int d = 0;
+    for (; d + kPanel <= source.dim; d += kPanel, row += panel_stride) {
+      for (int j = 0; j < kPanel; j += kWidth) {
+        const Vec x = StoredType::load(from + d + j);
+        poison = Simd::fma(x, Simd::zero(), poison);
+        Simd::store(row + j, x);
+      }
+    }
+    for (; d < source.dim; d += kWidth) {
       const int dims = source.dim - d;
       const Vec x = dims >= kWidth ? StoredType::load(from + d) : StoredType::load_first(from + d, dims);
       poison = Simd::fma(x, Simd::zero(), poison);
-      Simd::store(row + d / kPanel * panel_stride + d % kPanel, x);
+      Simd::store(row + d % kPanel, x);
     }
   }
   for (int key = source.rows; key < round_up(source.rows, kPanel); ++key) {

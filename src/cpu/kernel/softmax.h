@@ -36,14 +36,14 @@ inline RowSums exponentials(const float* row, int columns, float scale, float sc
   Vec weighted0 = Simd::zero(), weighted1 = Simd::zero();
   Vec squares0 = Simd::zero(), squares1 = Simd::zero();
   for (int t = 0; t < columns; t += kPairOfVectors) {
-    const Vec x0 = clamp_exponent(Simd::fma(Simd::load(row + t), factor, offset));
-    const Vec x1 = clamp_exponent(Simd::fma(Simd::load(row + t + kWidth), factor, offset));
-    const Vec p0 = exp2_of_clamped(x0), p1 = exp2_of_clamped(x1);
+    const Vec x0 = Simd::fma(Simd::load(row + t), factor, offset);
+    const Vec x1 = Simd::fma(Simd::load(row + t + kWidth), factor, offset);
+    const Vec p0 = exp2_of_score(x0), p1 = exp2_of_score(x1);
     sum0 = Simd::add(sum0, p0);
     sum1 = Simd::add(sum1, p1);
-    if constexpr (kStats) {
-      weighted0 = Simd::fma(x0, p0, weighted0);
-      weighted1 = Simd::fma(x1, p1, weighted1);
+    if constexpr (kStats) {  // clamped, since 0 times -inf is to be 0
+      weighted0 = Simd::fma(clamp_exponent(x0), p0, weighted0);
+      weighted1 = Simd::fma(clamp_exponent(x1), p1, weighted1);
       squares0 = Simd::fma(p0, p0, squares0);
       squares1 = Simd::fma(p1, p1, squares1);
     }

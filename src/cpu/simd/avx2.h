@@ -16,7 +16,8 @@ struct Avx2 {
   static constexpr int kWidth = 8;
   static constexpr int kPanelVectors = 2;  // 6 x 2 accumulators of the 16 registers
   static constexpr int kRows = 6;
-  static constexpr bool kFused = true;                  // fma rounds once
+  static constexpr bool kFused = true;  // fma rounds once
+  static constexpr bool kScales = false;
   static constexpr int kReduceDistances[] = {4, 2, 1};  // lanes that reduce_add adds, one after another
 
   static Vec load(const float* p) { return _mm256_loadu_ps(p); }

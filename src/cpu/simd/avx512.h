@@ -44,6 +44,22 @@ struct Simd {
     return _mm512_castsi512_ps(
         _mm512_add_epi32(_mm512_castps_si512(x), _mm512_slli_epi32(_mm512_castps_si512(biased), 23)));
   }
+  static constexpr bool kScales = true;
+  static Vec fraction(Vec x) {
+    constexpr int kFromFloor = 1;
+    return _mm512_reduce_ps(x, kFromFloor);
+  }
+  static Vec scale(Vec x, Vec exponent) { return _mm512_scalef_ps(x, exponent); }
+  class TinyToZero {
+   public:
+    TinyToZero() { _mm_setcsr(before_ | _MM_FLUSH_ZERO_ON); }
+    ~TinyToZero() { _mm_setcsr(before_); }
+    TinyToZero(const TinyToZero&) = delete;
+    TinyToZero& operator=(const TinyToZero&) = delete;
+
+   private:
+    const unsigned before_ = _mm_getcsr();
+  };
   static float reduce_add(Vec x) { return _mm512_reduce_add_ps(x); }
   static float reduce_max(Vec x) { return _mm512_reduce_max_ps(x); }
   // Lane i is all lanes of rows[i] combined, with the bits of reduce_add; lanes from 8 on hold anything.

@@ -16,7 +16,8 @@ struct Neon {
   static constexpr int kWidth = 4;
   static constexpr int kPanelVectors = 4;  // 6 x 4 accumulators of the 32 registers
   static constexpr int kRows = 6;
-  static constexpr bool kFused = true;               // fma rounds once
+  static constexpr bool kFused = true;  // fma rounds once
+  static constexpr bool kScales = false;
   static constexpr int kReduceDistances[] = {1, 2};  // lanes that reduce_add adds, one after another
 
   static Vec load(const float* p) { return vld1q_f32(p); }

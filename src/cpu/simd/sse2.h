@@ -17,7 +17,8 @@ struct Sse2 {
   static constexpr int kWidth = 4;
   static constexpr int kPanelVectors = 2;  // 6 x 2 accumulators of the 16 registers
   static constexpr int kRows = 6;
-  static constexpr bool kFused = false;              // fma rounds once
+  static constexpr bool kFused = false;  // fma rounds once
+  static constexpr bool kScales = false;
   static constexpr int kReduceDistances[] = {2, 1};  // lanes that reduce_add adds, one after another
 
   static Vec load(const float* p) { return _mm_loadu_ps(p); }

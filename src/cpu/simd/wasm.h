@@ -17,7 +17,8 @@ struct Wasm {
   static constexpr int kWidth = 4;
   static constexpr int kPanelVectors = 2;  // 6 x 2 accumulators: engines on x86-64 have 16 registers for them
   static constexpr int kRows = 6;
-  static constexpr bool kFused = false;              // fma rounds once
+  static constexpr bool kFused = false;  // fma rounds once
+  static constexpr bool kScales = false;
   static constexpr int kReduceDistances[] = {2, 1};  // lanes that reduce_add adds, one after another
 
   static Vec load(const float* p) { return wasm_v128_load(p); }

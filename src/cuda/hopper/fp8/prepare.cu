@@ -131,8 +131,11 @@ std::string refuse_preparation(const AttentionShape& shape) {
     return text("heads ", shape.heads, " or batch ", shape.batch, " is above ", kMostBlocks);
   }
   if (shape.batch == 0 || shape.heads == 0) return {};  // nothing to prepare
-  constexpr int kFewestKeys = 64;                       // of a tile
-  if (schedule_of(shape, kFewestKeys).items() > INT32_MAX / 2) return "the tensors are too large to prepare";
+  // Items are counted in 32 bits. The last round may have as many again that do nothing.
+  constexpr int kFewestKeys = 64;  // of a tile
+  const Schedule schedule = schedule_of(shape, kFewestKeys);
+  const std::int64_t of_plane = std::int64_t{schedule.columns()} + schedule.numbers();
+  if (shape.batch * shape.kv_heads > INT32_MAX / 4 / of_plane) return "the tensors are too large to prepare";
   return {};
 }
 

@@ -95,7 +95,6 @@ template <class T>
 T __ldg(const T* p) {
   return *p;
 }
-inline void __threadfence() {}
 inline int atomicAdd(int* p, int x) { return std::exchange(*p, *p + x); }
 using std::isfinite;
 using std::max;

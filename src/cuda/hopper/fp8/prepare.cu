@@ -1,7 +1,6 @@
 #include "cuda/hopper/fp8/prepare.h"
 
 #include <algorithm>
-#include <cstdint>
 
 #include "cuda/hopper/fp8/prepare.cuh"
 #include "cuda/hopper/fp8/values.cuh"
@@ -18,41 +17,37 @@ constexpr std::int64_t kMostQueriesOfTile = 192;
 
 int blocks_of(std::int64_t rows, int block) { return static_cast<int>((rows + block - 1) / block); }
 
-// Bytes of k and v of a round of planes: few enough that L2 holds two rounds, and what is read and written beside them.
-constexpr std::int64_t kRoundBytes = 16 << 20;
-
 template <class Element>
-const void* prepare_function(int lanes) {
+const void* quantize_function(int lanes) {
   switch (lanes) {
-    case 8: return reinterpret_cast<const void*>(&prepare_kernel<Element, 8>);
-    case 16: return reinterpret_cast<const void*>(&prepare_kernel<Element, 16>);
-    default: return reinterpret_cast<const void*>(&prepare_kernel<Element, 32>);
+    case 8: return reinterpret_cast<const void*>(&quantize_kernel<Element, 8>);
+    case 16: return reinterpret_cast<const void*>(&quantize_kernel<Element, 16>);
+    default: return reinterpret_cast<const void*>(&quantize_kernel<Element, 32>);
   }
-}
-
-Schedule schedule_of(const AttentionShape& s, int block_kv) {
-  const std::int64_t planes = s.batch * s.kv_heads;
-  const std::int64_t bytes = std::max<std::int64_t>(1, s.kv_len * (s.head_dim + s.value_dim) * 2);
-  return {.planes = static_cast<int>(planes),
-          .together = static_cast<int>(std::clamp<std::int64_t>(kRoundBytes / bytes, 1, planes)),
-          .chunks = blocks_of(std::max<std::int64_t>(s.kv_len, 1), kChunk),
-          .key_blocks = blocks_of(std::max<std::int64_t>(s.kv_len, 1), block_kv),
-          .q_blocks = static_cast<int>(s.group()) * blocks_of(s.q_len, kQueries)};
 }
 
 template <class Element>
 void launch(const ForwardCall& call, const ForwardParams& params, const Prepared& to) {
   const auto stream = static_cast<cudaStream_t>(call.execution.cuda.stream);
-  const Schedule schedule = schedule_of(call.shape, to.block_kv);
-  check(cudaMemsetAsync(to.progress, 0, sizeof(int) * static_cast<std::size_t>(1 + schedule.planes), stream),
-        "clearing the progress of the preparation");
-  launch_kernel({.function = prepare_function<Element>(lanes_of(to.head_dim)),
-                 .name = "the preparation of e4m3",
-                 .grid = dim3(static_cast<unsigned>(schedule.items())),
-                 .block = dim3(kThreads),
-                 .stream = stream,
-                 .device = call.q.device.index},
-                params, to, schedule);
+  const auto kv_heads = static_cast<unsigned>(call.shape.kv_heads), heads = static_cast<unsigned>(call.shape.heads),
+             sequences = static_cast<unsigned>(call.shape.batch);
+  const KernelLaunch common{
+      .name = "the preparation of e4m3", .block = dim3(kThreads), .stream = stream, .device = call.q.device.index};
+  KernelLaunch reduce = common;
+  reduce.function = reinterpret_cast<const void*>(&reduce_kernel<Element>);
+  reduce.grid = dim3(static_cast<unsigned>(blocks_of(call.shape.kv_len, kChunk)), kv_heads, sequences);
+  launch_kernel(reduce, params, to);
+  KernelLaunch finish = common;
+  finish.function = reinterpret_cast<const void*>(&finish_kernel);
+  finish.grid = dim3(kv_heads, sequences);
+  finish.block = dim3(static_cast<unsigned>(to.head_dim * parts_of(to.head_dim)));
+  launch_kernel(finish, params, to);
+  KernelLaunch quantize = common;
+  const int q_blocks = blocks_of(call.shape.q_len, kQueries);
+  quantize.function = quantize_function<Element>(lanes_of(to.head_dim));
+  quantize.grid =
+      dim3(static_cast<unsigned>(q_blocks + 2 * blocks_of(call.shape.kv_len, to.block_kv)), heads, sequences);
+  launch_kernel(quantize, params, to, q_blocks);
 }
 
 }  // namespace
@@ -72,7 +67,6 @@ Fp8Workspace fp8_workspace(const ForwardCall& call, int head_dim, int block_kv) 
   };
   const std::int64_t planes = s.batch * s.kv_heads;
   w.tile_counter = take(sizeof(int));
-  w.progress = take((1 + planes) * static_cast<std::int64_t>(sizeof(int)));
   w.q = take(batch * s.heads * q_rows * head_dim);
   w.k = take(batch * s.kv_heads * kv_rows * head_dim);
   w.v = take(batch * s.kv_heads * w.key_blocks * block_kv * head_dim);
@@ -100,7 +94,6 @@ Prepared prepared_at(const ForwardCall& call, const Fp8Workspace& at) {
           .v_multiplier = floats(at.v_multiplier),
           .mean_key = floats(at.mean_key),
           .partials = reinterpret_cast<float4*>(base + at.partials),
-          .progress = reinterpret_cast<int*>(base + at.progress),
           .head_dim = at.head_dim,
           .block_kv = at.block_kv,
           .key_blocks = at.key_blocks,
@@ -127,16 +120,8 @@ void launch_values(const ForwardCall& call, const ForwardParams& params, const P
 
 std::string refuse_preparation(const AttentionShape& shape) {
   constexpr std::int64_t kMostBlocks = 65535;  // of a grid's second and third dimension: heads, sequences
-  if (std::max(shape.heads, shape.batch) > kMostBlocks) {
-    return text("heads ", shape.heads, " or batch ", shape.batch, " is above ", kMostBlocks);
-  }
-  if (shape.batch == 0 || shape.heads == 0) return {};  // nothing to prepare
-  // Items are counted in 32 bits. The last round may have as many again that do nothing.
-  constexpr int kFewestKeys = 64;  // of a tile
-  const Schedule schedule = schedule_of(shape, kFewestKeys);
-  const std::int64_t of_plane = std::int64_t{schedule.columns()} + schedule.numbers();
-  if (shape.batch * shape.kv_heads > INT32_MAX / 4 / of_plane) return "the tensors are too large to prepare";
-  return {};
+  if (std::max(shape.heads, shape.batch) <= kMostBlocks) return {};
+  return text("heads ", shape.heads, " or batch ", shape.batch, " is above ", kMostBlocks);
 }
 
 void prepare_fp8(const ForwardCall& call, const ForwardParams& params, const Fp8Workspace& at) {

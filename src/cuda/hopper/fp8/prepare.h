@@ -1,6 +1,6 @@
 #pragma once
 
-// From q, k and v to what the e4m3 kernels read: a kernel in front of attention.
+// From q, k and v to what the e4m3 kernels read: three small kernels in front of attention.
 
 #include <cuda_runtime_api.h>
 
@@ -15,7 +15,7 @@ namespace rootdk::cuda::hopper {
 
 // Where everything is in the workspace, in bytes from its begin.
 struct Fp8Workspace {
-  std::size_t tile_counter = 0, progress = 0;
+  std::size_t tile_counter = 0;
   std::size_t q = 0, k = 0, v = 0;                      // e4m3; v is [batch, kv_heads, head_dim, key_blocks block_kv]
   std::size_t q_units = 0, k_scale = 0, v_columns = 0;  // see Fp8Scales
   std::size_t v_multiplier = 0, mean_key = 0;           // [sequences, kv_heads, head_dim]

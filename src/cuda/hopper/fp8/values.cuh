@@ -1,9 +1,8 @@
 #pragma once
 
-// What the numbers of prepare_kernel stand for: the gradient is taken at these values.
+// What the numbers of quantize_kernel stand for: the gradient is taken at these values.
 
-#include "cuda/hopper/fp8/vectors.cuh"
-#include "cuda/hopper/shared/logit_terms.cuh"
+#include "cuda/hopper/fp8/prepare.cuh"
 
 namespace rootdk::cuda::hopper::preparation {
 

@@ -17,28 +17,22 @@ inline std::uint32_t bit_mask(int first, int width) {
 }
 inline float unless_masked(float x, std::uint32_t word, std::uint32_t bit) { return word & bit ? x : -INFINITY; }
 
-// The type of the host with the bits of a CUDA type.
-template <class Element>
-using HostElement = std::conditional_t<std::is_same_v<Element, __half>, Float16, BFloat16>;
-
-template <class Element = __half>
-float half_of(std::uint32_t pair, int which) {
-  HostElement<Element> half;
+inline float half_of(std::uint32_t pair, int which) {
+  Float16 half;
   half.bits = static_cast<std::uint16_t>(pair >> 16 * which);
   return static_cast<float>(half);
 }
 
 template <class Element>
 std::uint32_t pack(float low, float high) {
-  using Rounded = HostElement<Element>;
+  using Rounded = std::conditional_t<std::is_same_v<Element, __half>, Float16, BFloat16>;
   return Rounded(low).bits | static_cast<std::uint32_t>(Rounded(high).bits) << 16;
 }
 template <class Element>
 std::uint32_t fma_pair(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
-  const auto one = [&](int i) {
-    return std::fma(half_of<Element>(a, i), half_of<Element>(b, i), half_of<Element>(c, i));
-  };
-  return pack<Element>(one(0), one(1));
+  static_assert(std::is_same_v<Element, __half>);
+  const auto one = [&](int i) { return std::fma(half_of(a, i), half_of(b, i), half_of(c, i)); };
+  return pack<__half>(one(0), one(1));
 }
 inline std::uint32_t unpack_e4m3(std::uint16_t bytes) {
   Float8E4M3 low, high;

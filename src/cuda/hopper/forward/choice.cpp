@@ -130,15 +130,14 @@ TileHeights mixed_heights(const ForwardCall& call, int head_dim) {
   return heights.time <= kGain * std::min(static_cast<double>(tall), small) ? heights : TileHeights{};
 }
 
-// The first shape that holds all keys. Of two with as many keys the second is for heads of one tile, in several waves.
+// The first shape that suits the call, or N.
 template <std::size_t N>
 std::size_t find_short_shape(const std::array<ShortShape, N>& shapes, const AttentionShape& s, std::int64_t blocks) {
-  std::size_t i = 0;
-  while (i < N && shapes[i].keys < s.kv_len) ++i;
-  if (i + 1 < N && shapes[i + 1].keys == shapes[i].keys && s.q_len <= shapes[i].most_rows()) {
-    i += waves_of(s, shapes[i].most_rows(), blocks * shapes[i].blocks) > 1;
-  }
-  return i;
+  const auto suits = [&](const ShortShape& shape) {
+    if (s.kv_len > shape.keys) return false;
+    return !shape.many_heads || (s.q_len <= shape.most_rows() && s.heads * s.batch > 4 * blocks);
+  };
+  return static_cast<std::size_t>(std::find_if(shapes.begin(), shapes.end(), suits) - shapes.begin());
 }
 
 // Rows of a query tile over few keys: fewer than a block holds, where all tiles then still run side by side.
@@ -204,6 +203,17 @@ std::string forward_refusal(const ForwardCall& call) {
   if (std::string reason = refuse_features(call); !reason.empty()) return reason;
   if (std::string reason = refuse_shape(call); !reason.empty()) return reason;
   return refuse_layout({{"q", call.q}, {"k", call.k}, {"v", call.v}, {"out", call.out}});
+}
+
+bool has_few_keys(const ForwardCall& call) {
+  const AttentionShape& s = call.shape;
+  if (s.packed || variant_of_terms(call) != Variant::ranged) return false;
+  switch (padded_dim(kHeadDims, s.head_dim, s.value_dim)) {
+    case 64: return s.kv_len <= most_short_keys<64>();
+    case 96: return s.kv_len <= most_short_keys<96>();
+    case 128: return s.kv_len <= most_short_keys<128>();
+    default: return false;
+  }
 }
 
 ForwardChoice choose_forward(const ForwardCall& call) {

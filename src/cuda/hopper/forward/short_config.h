@@ -18,22 +18,22 @@ struct ShortShape {
   int warpgroups = 0;
   int q_tiles = 0;
   int stages = 0;
-  int blocks = 0;  // on a multiprocessor, by registers and shared memory
+  int blocks = 0;           // on a multiprocessor, by registers and shared memory
+  bool many_heads = false;  // faster for many heads of one tile each, and for them alone
 
   constexpr int least_rows() const { return 64 * warpgroups; }
   constexpr int most_rows() const { return 64 * q_tiles; }
 };
 
-// The shapes that are built, with more and more keys. Of two with as many keys the second is for many heads of one tile
-// each.
+// The shapes that are built, with more and more keys: the first that suits a call is taken.
 template <int HeadDim>
 inline constexpr std::array<ShortShape, 0> kShortShapes{};
 template <>
 inline constexpr std::array kShortShapes<64> = {
     ShortShape{.keys = 64, .warpgroups = 1, .q_tiles = 1, .stages = 1, .blocks = 6},
     ShortShape{.keys = 80, .warpgroups = 1, .q_tiles = 2, .stages = 1, .blocks = 5},
+    ShortShape{.keys = 128, .warpgroups = 2, .q_tiles = 2, .stages = 2, .blocks = 2, .many_heads = true},
     ShortShape{.keys = 128, .warpgroups = 1, .q_tiles = 2, .stages = 1, .blocks = 4},
-    ShortShape{.keys = 128, .warpgroups = 2, .q_tiles = 2, .stages = 2, .blocks = 2},
     ShortShape{.keys = 192, .warpgroups = 4, .q_tiles = 4, .stages = 2, .blocks = 1},
     ShortShape{.keys = 208, .warpgroups = 4, .q_tiles = 4, .stages = 2, .blocks = 1},
     ShortShape{.keys = 256, .warpgroups = 4, .q_tiles = 4, .stages = 2, .blocks = 1},
@@ -44,7 +44,19 @@ inline constexpr std::array kShortShapes<96> = {
     ShortShape{.keys = 80, .warpgroups = 1, .q_tiles = 2, .stages = 1, .blocks = 3},
 };
 template <>
-inline constexpr std::array kShortShapes<128> = kShortShapes<96>;
+inline constexpr std::array kShortShapes<128> = {
+    kShortShapes<96>[0],
+    kShortShapes<96>[1],
+    ShortShape { .keys = 128, .warpgroups = 2, .q_tiles = 2, .stages = 2, .blocks = 1, .many_heads = true },
+};
+
+// The most keys of a shape that any number of heads may use.
+template <int HeadDim>
+constexpr int most_short_keys() {
+  int keys = 0;
+  for (const ShortShape& shape : kShortShapes<HeadDim>) keys = shape.many_heads ? keys : shape.keys;
+  return keys;
+}
 
 template <class Element_, int HeadDim, ShortShape Shape>
 struct ShortConfig {

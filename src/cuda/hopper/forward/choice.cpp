@@ -205,17 +205,6 @@ std::string forward_refusal(const ForwardCall& call) {
   return refuse_layout({{"q", call.q}, {"k", call.k}, {"v", call.v}, {"out", call.out}});
 }
 
-bool has_few_keys(const ForwardCall& call) {
-  const AttentionShape& s = call.shape;
-  if (s.packed || variant_of_terms(call) != Variant::ranged) return false;
-  switch (padded_dim(kHeadDims, s.head_dim, s.value_dim)) {
-    case 64: return s.kv_len <= most_short_keys<64>();
-    case 96: return s.kv_len <= most_short_keys<96>();
-    case 128: return s.kv_len <= most_short_keys<128>();
-    default: return false;
-  }
-}
-
 ForwardChoice choose_forward(const ForwardCall& call) {
   return call.q.dtype == DType::bf16 ? choose<BFloat16>(call) : choose<Float16>(call);
 }

@@ -15,9 +15,6 @@ namespace rootdk::cuda::hopper {
 // Why Hopper's kernels (forward and decode) cannot run the call; empty: they can.
 std::string forward_refusal(const ForwardCall& call);
 
-// Whether the kernel for few keys computes the call, or another with its bits where entropy or sum_p2 are asked for.
-bool has_few_keys(const ForwardCall& call);
-
 struct ForwardChoice {
   ForwardKernelHandle kernel = {};
   bool counts_tiles = false;    // tiles differ in length: blocks take them from a counter in the workspace

@@ -1,5 +1,5 @@
 // attention() on Hopper. A call is either decode (few queries, many keys: ../decode) or forward; which one, and with
-// which kernel, is chosen here once. Few queries over few keys are forward: many of their blocks fit a multiprocessor.
+// which kernel, is chosen here once.
 
 #include "cuda/hopper/decode/choice.h"
 #include "cuda/hopper/decode/launch.h"
@@ -27,7 +27,7 @@ Answer<ForwardCall> accept(const Choice& choice) {
 
 Answer<ForwardCall> answer(const ForwardCall& call) {
   if (std::string reason = forward_refusal(call); !reason.empty()) return {.refusal = reason};
-  return is_decode(call) && !has_few_keys(call) ? accept(choose_decode(call)) : accept(choose_forward(call));
+  return is_decode(call) ? accept(choose_decode(call)) : accept(choose_forward(call));
 }
 
 }  // namespace

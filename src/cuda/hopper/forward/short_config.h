@@ -44,19 +44,7 @@ inline constexpr std::array kShortShapes<96> = {
     ShortShape{.keys = 80, .warpgroups = 1, .q_tiles = 2, .stages = 1, .blocks = 3},
 };
 template <>
-inline constexpr std::array kShortShapes<128> = {
-    kShortShapes<96>[0],
-    kShortShapes<96>[1],
-    ShortShape { .keys = 128, .warpgroups = 2, .q_tiles = 2, .stages = 2, .blocks = 1, .many_heads = true },
-};
-
-// The most keys of a shape that any number of heads may use.
-template <int HeadDim>
-constexpr int most_short_keys() {
-  int keys = 0;
-  for (const ShortShape& shape : kShortShapes<HeadDim>) keys = shape.many_heads ? keys : shape.keys;
-  return keys;
-}
+inline constexpr std::array kShortShapes<128> = kShortShapes<96>;
 
 template <class Element_, int HeadDim, ShortShape Shape>
 struct ShortConfig {

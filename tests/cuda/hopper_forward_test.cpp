@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -43,6 +44,50 @@ void expect_every_variant(std::int64_t head_dim, DType dtype) {
 TEST_F(HopperForward, EveryKernel) {
   for (const std::int64_t head_dim : {64, 96, 128, 192, 256}) expect_every_variant(head_dim, DType::bf16);
   for (const std::int64_t head_dim : {64, 128}) expect_every_variant(head_dim, DType::f16);
+}
+
+// Few keys: every shape of their kernel, and all that it supports.
+TEST_F(HopperForward, FewKeys) {
+  for (const std::int64_t head_dim : {32, 64, 80, 128}) {
+    for (const std::int32_t kv_len : {33, 64, 77, 81, 128, 129, 197, 209, 256}) {
+      for (const std::int64_t q_len : {17, 130}) {
+        CaseSpec spec{.name = "few_keys",
+                      .batch = 2,
+                      .heads = 2,
+                      .kv_heads = 1,
+                      .q_len = q_len,
+                      .kv_len = kv_len,
+                      .head_dim = head_dim};
+        SCOPED_TRACE(::testing::Message() << "head_dim " << head_dim << ", " << q_len << " x " << kv_len);
+        expect_close(make_case(spec, DType::bf16));
+        spec.scalars.causal = true;
+        spec.sinks = true;
+        expect_close(make_case(spec, DType::f16));
+        spec.kv_lengths = {kv_len, kv_len / 2};
+        expect_close(make_case(spec, DType::bf16));
+        spec.scalars.causal = false;
+        spec.scalars.window_left = 20;
+        spec.scalars.window_right = 9;
+        expect_close(make_case(spec, DType::bf16));
+      }
+    }
+  }
+}
+
+// More tiles than blocks: those with two stages process several, and use stages again.
+TEST_F(HopperForward, FewKeysOfManyHeads) {
+  for (const std::int32_t kv_len : {20, 77, 128, 180, 200, 256}) {
+    CaseSpec spec{.name = "many_heads",
+                  .batch = 2,
+                  .heads = kv_len <= 128 ? 560 : 200,
+                  .q_len = 70,
+                  .kv_len = kv_len,
+                  .head_dim = 64};
+    spec.kv_heads = spec.heads / 4;
+    expect_close(make_case(spec, DType::bf16));
+    spec.kv_lengths = {kv_len / 3, kv_len};
+    expect_close(make_case(spec, DType::bf16));
+  }
 }
 
 // A softcap where some arguments are small and others are not: both ways to compute it.
@@ -113,7 +158,7 @@ TEST_F(HopperForward, SameBitsEveryRun) {
 // Entropy and sum_p2 come from other kernels than an output alone: their bits are the same.
 TEST_F(HopperForward, StatisticsChangeNoBit) {
   for (const std::int64_t head_dim : {64, 96, 128, 192, 256}) {
-    for (const std::int64_t kv_len : {70, 500, 1500}) {
+    for (const std::int64_t kv_len : {30, 70, 120, 200, 250, 500, 1500}) {
       for (const bool causal : {false, true}) {
         CaseSpec spec{.name = "plain", .heads = 4, .q_len = 300, .kv_len = kv_len, .head_dim = head_dim};
         spec.scalars.causal = causal;
@@ -138,6 +183,23 @@ TEST_F(HopperForward, SameBitsWhateverElseIsInTheBatch) {
   const Tensor together = clone(run_forward(both, hopper(), Statistics::none).at("out").view().slice(0, 1, 2));
   const Results single = run_forward(alone, hopper(), Statistics::none);
   EXPECT_EQ(std::memcmp(together.view().data, single.at("out").view().data, together.bytes()), 0);
+}
+
+// The same where the number of heads decides between query tiles of one height and of two.
+TEST_F(HopperForward, SameBitsWithTilesOfTwoHeights) {
+  for (const std::int64_t q_len : {640, 500, 1000}) {
+    const AttentionCase both = make_case(
+        {.name = "heights", .batch = 2, .heads = 30, .q_len = q_len, .kv_len = 300, .head_dim = 64}, DType::bf16);
+    expect_close(both);
+    AttentionCase alone = both.converted(DType::bf16);
+    alone.q = DataTensor(both.q.view().slice(0, 1, 2), false);
+    alone.k = DataTensor(both.k.view().slice(0, 1, 2), false);
+    alone.v = DataTensor(both.v.view().slice(0, 1, 2), false);
+    const Tensor together = clone(run_forward(both, hopper(), Statistics::none).at("out").view().slice(0, 1, 2));
+    const Results single = run_forward(alone, hopper(), Statistics::none);
+    EXPECT_EQ(std::memcmp(together.view().data, single.at("out").view().data, together.bytes()), 0) << q_len;
+    expect_same_bits(run_forward(both, hopper(), Statistics::none), run_forward(both, hopper(), Statistics::rows));
+  }
 }
 
 // A call by hand: tensors on the device, for what run_forward does not offer.
@@ -166,6 +228,40 @@ struct DeviceCall {
   AttentionStats stats;
   Execution execution;
 };
+
+// lse, max_logit and max_weight alone: entropy and sum_p2, which other tests ask for too, come from other kernels.
+TEST_F(HopperForward, RowValuesWithoutMoments) {
+  struct Shape {
+    std::int64_t heads, q_len, kv_len;
+  };
+  for (const auto& [heads, q_len, kv_len] :
+       {Shape{4, 150, 50}, {4, 150, 77}, {4, 150, 128}, {4, 200, 197}, {4, 250, 250}, {60, 640, 300}, {4, 200, 300}}) {
+    CaseSpec spec{.name = "row_values", .heads = heads, .q_len = q_len, .kv_len = kv_len, .head_dim = 64};
+    spec.sinks = true;
+    const AttentionCase problem = make_case(spec, DType::bf16);
+    const Results expected = run_reference(problem);
+    DeviceCall call(problem);
+    Tensor values[3];
+    TensorView* const views[3] = {&call.stats.lse, &call.stats.max_logit, &call.stats.max_weight};
+    for (int i = 0; i < 3; ++i) {
+      values[i] = Tensor(DType::f32, {1, heads, q_len});
+      poison(values[i]);
+      *views[i] = call.placement.output(values[i].view());
+    }
+    call.add_workspace();
+    call.run();
+    call.placement.fetch();
+    const char* const names[3] = {"lse", "max_logit", "max_weight"};
+    for (int i = 0; i < 3; ++i) {
+      double worst = 0;
+      for (std::size_t at = 0; at < values[i].values<float>().size(); ++at) {
+        const double error = values[i].values<float>()[at] - expected.at(names[i]).values<double>()[at];
+        worst = std::isfinite(error) ? std::max(worst, std::abs(error)) : INFINITY;
+      }
+      EXPECT_LE(worst, 1e-3) << names[i] << " of " << q_len << " x " << kv_len;
+    }
+  }
+}
 
 TEST_F(HopperForward, SampledRowsAreExactAndOthersNaN) {
   for (const std::int64_t head_dim : {64, 128}) {

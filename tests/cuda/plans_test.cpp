@@ -254,12 +254,12 @@ TEST(Plans, KernelsGetWhatAnOrdinaryCallGivesThem) {
   }
 }
 
-// Causal masking and kv_lengths count tiles where there are more than multiprocessors. A kernel clears the counter
-// first: the second launch has the parameters.
+// Causal masking and kv_lengths count tiles where there are more than multiprocessors, and more than few keys. A kernel
+// clears the counter first: the second launch has the parameters.
 TEST(Plans, CausalCallsAndLengthsToo) {
   for (const bool lengths : {false, true}) {
     for (const std::int64_t heads : {2, 132, 133}) {
-      const Config config{.heads = heads, .kv_heads = heads, .causal = !lengths, .lengths = lengths};
+      const Config config{.heads = heads, .kv_heads = heads, .kv_len = 320, .causal = !lengths, .lengths = lengths};
       for (int i = 0; i < 6; ++i) {
         FakeCall call(config, kSomewhere + (std::uintptr_t(i) << 28));
         const std::size_t launches = heads > 132 ? 2 : 1;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cuda/emulation/block.h"
+#include "cuda/hopper/forward/tall_tiles.h"
 #include "cuda/hopper/shared/logit_terms.cuh"
 #include "cuda/hopper/shared/softmax.cuh"
 #include "cuda/hopper/shared/work_tiles.cuh"
@@ -101,6 +102,62 @@ TEST(QueryTiles, HoldEveryRowOnce) {
   check_tiles<Tiling<false, 2>>();
   check_tiles<Tiling<true, 2>>();
   check_tiles<Tiling<true, 3>>();
+}
+
+struct MixedTiling : Tiling<true, 3> {
+  static constexpr bool kMixed = true;
+};
+
+// Tiles of 192 rows, then tiles of 128, whatever their numbers: every row once, tall tiles first.
+TEST(QueryTiles, OfTwoHeightsHoldEveryRowOnce) {
+  using C = MixedTiling;
+  for (const int q_len : {1, 64, 129, 192, 500, 640, 1000}) {
+    const int units = (q_len + 63) / 64;
+    for (int tall = 0; tall <= (units + 2) / 3; ++tall) {
+      ForwardParams p;
+      p.heads = 3;
+      p.sequences = 2;
+      p.q_len = p.kv_len = q_len;
+      p.left = p.right = kNoLimit;
+      p.tall_tiles = tall;
+      p.q_tiles = tall + (std::max(0, units - 3 * tall) + 1) / 2;
+      p.tiles = p.q_tiles * p.heads * p.sequences;
+      std::vector<int> seen(p.heads * p.sequences * q_len);
+      for (int index = 0; index < p.tiles; ++index) {
+        const WorkTile tile = work_tile<C>(index, p);
+        const int end = query_end<C>(tile, p), rows = index < tall * p.heads * p.sequences ? 192 : 128;
+        ASSERT_LT(tile.q0, end) << "q_len " << q_len << ", tall " << tall;
+        EXPECT_EQ(end, std::min(q_len, tile.q0 + rows));
+        for (int row = tile.q0; row < end; ++row) ++seen[(tile.sequence * p.heads + tile.head) * q_len + row];
+      }
+      EXPECT_EQ(std::count(seen.begin(), seen.end(), 1), static_cast<std::ptrdiff_t>(seen.size()));
+    }
+  }
+}
+
+// The time of a mixture is that of the block that ends last when TileDealer deals it, and no mixture is faster.
+TEST(TileHeights, EndEarliest) {
+  for (const int blocks : {1, 5, 132}) {
+    for (const int heads : {1, 7, 20, 64}) {
+      for (const int q_len : {100, 640, 1024, 1500, 4096}) {
+        const TileHeights chosen = choose_heights(q_len, heads, blocks);
+        const std::int64_t units = (q_len + 63) / 64;
+        ASSERT_GE(3 * chosen.tall + 2 * chosen.low, units);
+        const auto simulated = [&](std::int64_t tall, std::int64_t low) {
+          std::vector<double> ends(blocks);
+          for (std::int64_t index = 0; index < (tall + low) * heads; ++index) {
+            const std::int64_t wave = index / blocks, rest = index % blocks;
+            ends[wave % 2 ? blocks - 1 - rest : rest] += index < tall * heads ? 1 : kLowTileTime;
+          }
+          return *std::max_element(ends.begin(), ends.end());
+        };
+        EXPECT_NEAR(simulated(chosen.tall, chosen.low), chosen.time, 1e-9);
+        for (std::int64_t tall = 0; 3 * tall <= units; ++tall) {
+          EXPECT_GE(simulated(tall, (units - 3 * tall + 1) / 2), chosen.time - 1e-9);
+        }
+      }
+    }
+  }
 }
 
 // Starts lie on the device, where the host cannot check them: whatever they hold, rows stay inside the tensors.

@@ -7,6 +7,8 @@
 
 #include "core/attention_call.h"
 #include "cuda/hopper/forward/config.h"
+#include "cuda/hopper/forward/short_config.h"
+#include "cuda/hopper/forward/tall_tiles.h"
 
 namespace rootdk::cuda::hopper {
 
@@ -14,9 +16,11 @@ namespace rootdk::cuda::hopper {
 std::string forward_refusal(const ForwardCall& call);
 
 struct ForwardChoice {
-  Variant variant = Variant::ranged;
-  ForwardKernelHandle kernel;
-  bool counts_tiles = false;  // tiles differ in length: blocks take them from a counter in the workspace
+  ForwardKernelHandle kernel = {};
+  bool counts_tiles = false;    // tiles differ in length: blocks take them from a counter in the workspace
+  ShortShape short_shape = {};  // of the kernel for few keys, and the rows of its query tiles; 0: another kernel
+  int short_rows = 0;
+  TileHeights heights = {};  // of the kernel with tiles of two heights; empty: another kernel
 
   std::size_t workspace_bytes() const { return counts_tiles ? sizeof(int) : 0; }
 };

@@ -197,7 +197,7 @@ class Consumer {
     j_ = keys.last;
     first_ = keys.first;
     const int top = tile.q0 + first_row_;
-    const int rows_end = query_end<C>(tile);
+    const int rows_end = query_end<C>(tile, p_);
     idle_ = top >= rows_end;
     if constexpr (kSkips) {
       const int end = key_range<C>(tile, p_, min(top + 64, rows_end) - 1).end;
@@ -578,7 +578,7 @@ class Consumer {
                                                    bool sampled) {
     const int batch = p_.q_starts.data ? 0 : tile.sequence;
     const float unit = C::kLogits ? 1.f : p_.scale_log2;
-    const int rows_end = query_end<C>(tile);
+    const int rows_end = query_end<C>(tile, p_);
     RowResult results[2];
     bool exists[2];
 #pragma unroll

@@ -1,7 +1,9 @@
 #pragma once
 
-// The forward kernels by element type and head_dim. Each pair is compiled in one file, which CMake writes from
-// ../tensor_kernels.cu.in.
+// The forward kernels by element type and head_dim. Each pair is compiled in two files, which CMake writes from
+// ../tensor_kernels.cu.in and instance.cu.in.
+
+#include <cstddef>
 
 #include "cuda/hopper/forward/config.h"
 #include "rootdk/dtype.h"
@@ -26,5 +28,14 @@ constexpr bool is_built(int head_dim, Variant variant) {
 // Element: BFloat16 or Float16. The variant must be built.
 template <class Element, int HeadDim>
 ForwardKernelHandle forward_kernel_of(Variant variant);
+
+// The kernel for few keys with shape `index` of kShortShapes<HeadDim> (short_config.h).
+template <class Element, int HeadDim>
+ForwardKernelHandle short_kernel_of(std::size_t index);
+
+// The kernel with query tiles of two heights (mixed_config.h), for this head_dim alone.
+inline constexpr int kMixedHeadDim = 64;
+template <class Element>
+ForwardKernelHandle mixed_kernel_of();
 
 }  // namespace rootdk::cuda::hopper

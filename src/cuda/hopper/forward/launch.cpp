@@ -28,6 +28,23 @@ int heads_together(const ForwardCall& call) {
   return static_cast<int>(std::min(wanted, s.heads * s.batch));
 }
 
+// Few keys. Returns the number of blocks.
+int deal_short(const ForwardCall& call, const ForwardChoice& choice, ForwardParams& params) {
+  params.short_rows = choice.short_rows;
+  params.q_tiles = static_cast<int>((call.shape.q_len + choice.short_rows - 1) / choice.short_rows);
+  params.tiles = params.q_tiles * params.heads * params.sequences;
+  if (choice.short_shape.stages == 1) return params.tiles;
+  return std::min(params.tiles, device_traits(call.q.device.index).multiprocessors * choice.short_shape.blocks);
+}
+
+// Tiles of two heights, in waves.
+int deal_mixed(const ForwardCall& call, const ForwardChoice& choice, ForwardParams& params) {
+  params.tall_tiles = static_cast<int>(choice.heights.tall);
+  params.q_tiles = static_cast<int>(choice.heights.tall + choice.heights.low);
+  params.tiles = params.q_tiles * params.heads * params.sequences;
+  return std::min(params.tiles, device_traits(call.q.device.index).multiprocessors);
+}
+
 }  // namespace
 
 int deal_tiles(const ForwardCall& call, const ForwardKernelHandle& kernel, int* tile_counter, ForwardParams& params) {
@@ -51,7 +68,9 @@ void launch_forward(const ForwardCall& call, const ForwardChoice& choice) {
 
   ForwardParams params = make_params(call);
   int* const tile_counter = choice.counts_tiles ? static_cast<int*>(call.execution.cuda.workspace) : nullptr;
-  const int blocks = deal_tiles(call, kernel, tile_counter, params);
+  const int blocks = choice.short_rows > 0     ? deal_short(call, choice, params)
+                     : choice.heights.time > 0 ? deal_mixed(call, choice, params)
+                                               : deal_tiles(call, kernel, tile_counter, params);
   ForwardMaps maps{.q = make_tensor_map(call.q, kernel.block_q, 64),
                    .k = make_tensor_map(call.k, kernel.block_kv, 64),
                    .v = make_tensor_map(call.v, kernel.block_kv, 64),

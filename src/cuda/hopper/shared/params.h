@@ -100,6 +100,9 @@ struct ForwardParams {
   int query_tiles = 0, tile_rows = 0;
   float* partial_out = nullptr;    // [splits, rows, value_dim], unnormalised
   float4* partial_sums = nullptr;  // [splits, rows] of RowSums; null: a block writes the output itself
+
+  int tall_tiles = 0;  // query tiles of a head with all warpgroups; those after them have one less (MixedConfig)
+  int short_rows = 0;  // rows of a query tile of the kernel for few keys
 };
 
 // "No limit" for left and right: lengths stay below it, and sums of two do not overflow.

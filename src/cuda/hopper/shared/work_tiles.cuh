@@ -77,13 +77,46 @@ __device__ __forceinline__ int query_end(const WorkTile& t) {
   const bool first = C::kRanged && t.q0 == 0;
   return min(t.q_len, first ? rows_of_first_tile<C>(t.q_len) : t.q0 + C::kBlockQ);
 }
+// Whether query tiles have two heights: a head has tall_tiles of kBlockQ rows, and then some of 64 rows less.
+template <class C>
+constexpr bool mixes_heights() {
+  if constexpr (requires { C::kMixed; }) return C::kMixed;
+  return false;
+}
+template <class C>
+__device__ __forceinline__ int query_end(const WorkTile& t, const ForwardParams& p) {
+  if constexpr (mixes_heights<C>()) {
+    return min(t.q_len, t.q0 + (t.q0 < p.tall_tiles * C::kBlockQ ? C::kBlockQ : C::kBlockQ - 64));
+  } else {
+    return query_end<C>(t);
+  }
+}
 template <class C>
 __device__ __forceinline__ int query_tile(const WorkTile& t) {
   return (t.q0 + C::kBlockQ - 1) / C::kBlockQ;
 }
 
+// Tall tiles of all heads come first, so that the blocks that get one less end together with the others.
+template <class C>
+__device__ __forceinline__ WorkTile mixed_tile(int index, const ForwardParams& p) {
+  const int tall = p.tall_tiles * p.heads * p.sequences;
+  const bool is_tall = index < tall;
+  const int of_head = is_tall ? p.tall_tiles : p.q_tiles - p.tall_tiles, rest = is_tall ? index : index - tall;
+  const int head_index = rest / of_head, q_tile = rest - head_index * of_head;
+  const int sequence = head_index / p.heads;
+  return {.sequence = sequence,
+          .head = head_index - sequence * p.heads,
+          .q0 = is_tall ? q_tile * C::kBlockQ : p.tall_tiles * C::kBlockQ + q_tile * (C::kBlockQ - 64),
+          .q_begin = 0,
+          .q_len = p.q_len,
+          .kv_begin = 0,
+          .kv_len = p.kv_len,
+          .kv_visible = p.kv_len};
+}
+
 template <class C>
 __device__ __forceinline__ WorkTile work_tile(int index, const ForwardParams& p) {
+  if constexpr (mixes_heights<C>()) return mixed_tile<C>(index, p);
   int head_index, q_tile;  // head_index counts heads of all sequences
   if constexpr (!C::kRanged) {
     head_index = index / p.q_tiles;
@@ -141,7 +174,7 @@ struct KeyTiles {
 };
 template <class C>
 __device__ __forceinline__ KeyTiles key_tiles(const WorkTile& t, const ForwardParams& p) {
-  const int end = key_range<C>(t, p, query_end<C>(t) - 1).end;
+  const int end = key_range<C>(t, p, query_end<C>(t, p) - 1).end;
   const int last = max(end - 1, 0) / C::kBlockKv;
   const int first = C::kRanged ? min(last, key_range<C>(t, p, t.q0).begin / C::kBlockKv) : 0;
   return {first, last};

@@ -23,7 +23,8 @@ struct DirectConfig {
   static constexpr int kLanes = HeadDim / kColumns;
   static constexpr int kKeys = 32 / kLanes;  // of one load of a warp
   static constexpr int kLoads = Rows == 1 ? 8 : 4;
-  static constexpr int kWarps = 16;
+  // Two blocks fit on a multiprocessor: clusters of blocks that need one each do not all run at the same time.
+  static constexpr int kWarps = 8, kBlocksPerMultiprocessor = 2;
   static constexpr int kThreads = 32 * kWarps;
   static constexpr int kWarpKeys = kLoads * kKeys;
   static constexpr int kBlockKeys = kWarps * kWarpKeys;

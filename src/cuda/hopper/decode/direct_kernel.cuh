@@ -282,7 +282,8 @@ __device__ __forceinline__ RowSums merge_cluster(const DirectStorage<C>& shared,
 
 // The grid is [batch, kv_heads, splits]; the splits of a key head are a cluster.
 template <class C>
-__global__ void __launch_bounds__(C::kThreads, 1) direct_decode_kernel(const __grid_constant__ ForwardParams p) {
+__global__ void __launch_bounds__(C::kThreads, C::kBlocksPerMultiprocessor)
+    direct_decode_kernel(const __grid_constant__ ForwardParams p) {
   using Element = typename C::Element;
   __shared__ DirectStorage<C> shared;
   const int kv_heads = p.heads / p.group, rank = static_cast<int>(blockIdx.x) % p.splits;

@@ -114,6 +114,53 @@ TEST_P(HopperFp8, GradientIsAsCloseToTheExactOneAsE4m3Allows) {
   EXPECT_GT(runs, 20);
 }
 
+// Magnitudes 1, 1/2, 1/4 and 1/8 of random signs: e4m3 has them exactly beside a largest of 1, which every row of q and
+// k and every column of v has. Keys and values come in pairs x, -x, so that their means are exactly 0.
+void plant_exact_numbers(AttentionCase& problem) {
+  const auto plant = [](DataTensor& tensor, bool in_pairs, bool by_column) {
+    const TensorView view = tensor.view();
+    const std::int64_t rows = view.size(2), columns = view.size(3), planes = view.size(0) * view.size(1);
+    double* const values = static_cast<double*>(tensor.memory().view().data);
+    for (std::int64_t i = 0; i < planes * rows * columns; ++i) {
+      const std::int64_t row = i / columns % rows, column = i % columns;
+      const bool largest = by_column ? row < 2 : column == row / 2 % columns;
+      const double size = largest ? 1 : std::exp2(-std::min(3.0, std::floor(2 * std::fabs(values[i]))));
+      values[i] = in_pairs && row % 2 == 1 ? -values[i - columns] : std::copysign(size, values[i]);
+    }
+  };
+  plant(problem.q, false, false);
+  plant(problem.k, true, false);
+  plant(problem.v, true, true);
+}
+
+// Where the rounding is exact, Hopper and the CPU take the gradient at the same numbers, and what is left is the
+// rounding of the 16-bit kernels.
+TEST_P(HopperFp8, GradientIsTheCpusWhereNumbersAreExact) {
+  const Target target{.name = "sm90", .memory = &cuda_memory()}, cpu{.name = "fp8_cpu"};
+  int runs = 0;
+  std::string refused;
+  for (const bool causal : {false, true}) {
+    for (const std::int64_t head_dim : {64, 80, 128, 256}) {
+      CaseSpec spec{.name = "fp8_exact_numbers", .batch = 2, .heads = 4, .kv_heads = 2, .q_len = 200, .kv_len = 330};
+      spec.head_dim = head_dim;
+      spec.scalars.causal = causal;
+      spec.scalars.compute = DType::f8e4m3;
+      spec.edit = plant_exact_numbers;
+      const AttentionCase problem = make_case(spec, GetParam());
+      SCOPED_TRACE(testing::Message() << "head_dim " << head_dim << (causal ? ", causal" : ""));
+      const Results forward = run_forward(problem, cpu, Statistics::rows);
+      refused = backward_refusal(problem, forward, target);
+      if (!refused.empty()) continue;
+      const Results expected = run_backward(problem, forward, cpu), actual = run_backward(problem, forward, target);
+      for (const auto& [name, tensor] : actual) {
+        EXPECT_LE(norm_of_difference(expected.at(name), tensor), 0.02) << name;
+      }
+      ++runs;
+    }
+  }
+  if (runs == 0) GTEST_SKIP() << "no case is accepted: " << refused;
+}
+
 INSTANTIATE_TEST_SUITE_P(Cuda, HopperFp8, testing::Values(DType::bf16, DType::f16),
                          [](const auto& info) { return std::string(name_of(info.param)); });
 

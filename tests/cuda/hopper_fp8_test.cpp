@@ -1,8 +1,6 @@
-// Attention in e4m3 on Hopper: every case of the grid that its kernels accept,
-// beside exact attention of the same inputs. Its scales are finer than the
-// reference's (each query, the keys of a tile), so that its numbers are other
-// neighbours of the same inputs: it is held to the size of errors that e4m3
-// has, not to the reference's digits.
+// Attention in e4m3 on Hopper: every case of the grid that its kernels accept, beside exact attention of the same
+// inputs. Its scales are finer than the reference's (each query, the keys of a tile), so that its numbers are other
+// neighbours of the same inputs: it is held to the size of errors that e4m3 has, not to the reference's digits.
 
 #include <gtest/gtest.h>
 
@@ -46,8 +44,7 @@ double largest_finite(const ConstTensorView& view) {
   return largest;
 }
 
-// The grid, and what it lacks: values so much narrower than keys that the
-// second half of their columns has none.
+// The grid, and what it lacks: values so much narrower than keys that the second half of their columns has none.
 std::vector<CaseSpec> cases() {
   std::vector<CaseSpec> all = conformance_cases();
   CaseSpec narrow{
@@ -60,8 +57,7 @@ std::vector<CaseSpec> cases() {
   return all;
 }
 
-// e4m3 numbers are off by 2^-4 at most and 0.025 in the mean; what that does to
-// weights grows with the logits.
+// e4m3 numbers are off by 2^-4 at most and 0.025 in the mean; what that does to weights grows with the logits.
 TEST_P(HopperFp8, IsAsCloseToExactAttentionAsE4m3Allows) {
   const Target target{.name = "sm90", .memory = &cuda_memory()};
   int runs = 0;
@@ -85,8 +81,7 @@ TEST_P(HopperFp8, IsAsCloseToExactAttentionAsE4m3Allows) {
   EXPECT_GT(runs, 20);
 }
 
-// The gradient goes straight through the rounding, so that it is that of exact
-// attention at numbers close by.
+// The gradient goes straight through the rounding, so that it is that of exact attention at numbers close by.
 TEST_P(HopperFp8, GradientIsAsCloseToTheExactOneAsE4m3Allows) {
   const Target target{.name = "sm90", .memory = &cuda_memory()};
   int runs = 0;
@@ -106,8 +101,7 @@ TEST_P(HopperFp8, GradientIsAsCloseToTheExactOneAsE4m3Allows) {
     refused = backward_refusal(problem, forward, target);
     if (!refused.empty()) continue;
     const Results actual = run_backward(problem, forward, target);
-    // A gradient that is nearly 0 beside the others (one visible key leaves
-    // none to q and k) has no digits of its own.
+    // A gradient that is nearly 0 beside the others (one visible key leaves none to q and k) has no digits of its own.
     double largest = 0;
     for (const auto& [name, tensor] : exact) largest = std::max(largest, largest_finite(tensor));
     for (const auto& [name, tensor] : actual) {
@@ -120,9 +114,8 @@ TEST_P(HopperFp8, GradientIsAsCloseToTheExactOneAsE4m3Allows) {
   EXPECT_GT(runs, 20);
 }
 
-// Magnitudes 1, 1/2, 1/4 and 1/8 of random signs: e4m3 has them exactly beside
-// a largest of 1, which every row of q and k and every column of v has. Keys
-// and values come in pairs x, -x, so that their means are exactly 0.
+// Magnitudes 1, 1/2, 1/4 and 1/8 of random signs: e4m3 has them exactly beside a largest of 1, which every row of q and
+// k and every column of v has. Keys and values come in pairs x, -x, so that their means are exactly 0.
 void plant_exact_numbers(AttentionCase& problem) {
   const auto plant = [](DataTensor& tensor, bool in_pairs, bool by_column) {
     const TensorView view = tensor.view();
@@ -140,8 +133,8 @@ void plant_exact_numbers(AttentionCase& problem) {
   plant(problem.v, true, true);
 }
 
-// Where the rounding is exact, Hopper and the CPU take the gradient at the same
-// numbers, and what is left is the rounding of the 16-bit kernels.
+// Where the rounding is exact, Hopper and the CPU take the gradient at the same numbers, and what is left is the
+// rounding of the 16-bit kernels.
 TEST_P(HopperFp8, GradientIsTheCpusWhereNumbersAreExact) {
   const Target target{.name = "sm90", .memory = &cuda_memory()}, cpu{.name = "fp8_cpu"};
   int runs = 0;

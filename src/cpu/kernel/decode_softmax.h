@@ -245,7 +245,8 @@ class TileSoftmax {
     const float scale = rule_.transforms ? 1.0f : rule_.scale;
     const float factor = raise_max<kStats>(state, r, row_max(row, KeyTile::kKeys) * scale, 1.0f);
     const float max = state.max[r] == kMinusInfinity ? 0.0f : state.max[r];
-    const RowSums sums = exponentials<WeightsInPlace, kStats>(row, KeyTile::kKeys, scale, max, row);
+    // exp2, as where rows are taken together: the way a row takes must not change its bits.
+    const RowSums sums = exponentials<WeightsInPlace, kStats, exp2>(row, KeyTile::kKeys, scale, max, row);
     state.sum[r] += sums.sum;
     if constexpr (kStats) {
       state.weighted[r] += sums.weighted;

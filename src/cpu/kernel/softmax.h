@@ -28,7 +28,7 @@ struct RowSums {
 };
 
 // weights[t] = 2^x with x = row[t] * scale - scaled_max, through Gemm::store_weights.
-template <class Gemm, bool kStats>
+template <class Gemm, bool kStats, Vec (*kExponential)(Vec) = exp2_of_score<Simd>>
 inline RowSums exponentials(const float* row, int columns, float scale, float scaled_max,
                             typename Gemm::Element* weights) {
   const Vec factor = Simd::set1(scale), offset = Simd::set1(-scaled_max);
@@ -38,7 +38,7 @@ inline RowSums exponentials(const float* row, int columns, float scale, float sc
   for (int t = 0; t < columns; t += kPairOfVectors) {
     const Vec x0 = Simd::fma(Simd::load(row + t), factor, offset);
     const Vec x1 = Simd::fma(Simd::load(row + t + kWidth), factor, offset);
-    const Vec p0 = exp2_of_score(x0), p1 = exp2_of_score(x1);
+    const Vec p0 = kExponential(x0), p1 = kExponential(x1);
     sum0 = Simd::add(sum0, p0);
     sum1 = Simd::add(sum1, p1);
     if constexpr (kStats) {  // clamped, since 0 times -inf is to be 0

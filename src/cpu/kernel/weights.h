@@ -34,6 +34,7 @@ class WeightsKernel : private ForwardKernel<Gemm> {
   void weigh(const ScoreTile& p) {
     this->score(p);
     const float scale = this->rule_.transforms ? 1.0f : this->rule_.scale;
+    [[maybe_unused]] const TinyToZero tiny_to_zero;
     for (int i = 0; i < p.rows; ++i) {
       float* row = this->scratch_.scores + i * this->stride_;
       const int r = p.first_row + i;
@@ -41,7 +42,7 @@ class WeightsKernel : private ForwardKernel<Gemm> {
       const Vec factor = Simd::set1(weights_.factor[r]), offset = Simd::set1(-(weights_.max[r] * scale));
       for (int t = 0; t < p.columns; t += kWidth) {
         const Vec x = Simd::fma(Simd::load(row + t), Simd::set1(scale), offset);
-        Simd::store(row + t, Simd::mul(exp2(x), factor));
+        Simd::store(row + t, Simd::mul(exp2_of_score(x), factor));
       }
       if (weights_.column_sums) add_columns(p, row);
       if (weights_.weights) {

@@ -11,6 +11,7 @@ namespace rootdk::cuda::hopper {
 namespace {
 
 constexpr std::int64_t kMaxQueries = 16;
+constexpr std::int64_t kFewKeys = 256;
 constexpr int kMaxSplits = 128;
 constexpr double kMergeTiles = 0.05;  // merging one more part, in units of the time of one key tile
 
@@ -75,7 +76,10 @@ void choose_split(DecodeChoice& choice, std::int64_t heads, std::int64_t tiles) 
 
 bool is_decode(const ForwardCall& call) {
   const AttentionShape& s = call.shape;
-  return s.q_len <= kMaxQueries && s.q_len * s.group() <= kDecodeRows && s.head_dim % 8 == 0 && !s.packed &&
+  // Decode has one block on a multiprocessor, which takes its time however few its keys are.
+  const bool few_keys_of_many_heads =
+      s.q_len > 1 && s.kv_len <= kFewKeys && s.batch * s.kv_heads > 2 * kMultiprocessors;
+  return !few_keys_of_many_heads && s.q_len <= kMaxQueries && s.q_len * s.group() <= kDecodeRows && s.head_dim % 8 == 0 && !s.packed &&
          !call.params.mask.defined();
 }
 

@@ -26,7 +26,8 @@ struct DecodeChoice {
   std::size_t workspace_bytes() const { return merges() ? partials_bytes(splits, rows, value_dim) : 0; }
 };
 
-// Few queries against keys of one length, in a call that has not been refused.
+// Few queries against keys of one length, in a call that has not been refused; several queries over few keys of many
+// heads are not.
 bool is_decode(const ForwardCall& call);
 
 // The call must be decode.

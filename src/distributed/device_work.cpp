@@ -92,7 +92,7 @@ Branches::~Branches() {
 }
 
 QueueExecution::QueueExecution(DeviceQueue& queue, Execution execution)
-    : queue_(queue), execution_(std::move(execution)) {
+    : queue_(queue), execution_(execution) {
   execution_.cuda = {};
   execution_.cuda.stream = queue.stream();
   execution_.cuda.allocate_user = this;

@@ -3,7 +3,9 @@
 //
 //   g++ -std=c++20 -O2 bench/ranks_cuda.cpp -Iinclude -I/usr/local/cuda/include -Lbuild/src -lrootdk
 //   -L/usr/local/cuda/lib64 -lcudart
-//   ./a.out [TOKENS [RANKS [host]]]
+//   ./a.out [TOKENS [RANKS [host|kernels]]]
+//
+// host: with the host's time. kernels: without the copies that stand for messages, which no rank computes with.
 
 #include <cuda_runtime_api.h>
 
@@ -14,6 +16,7 @@
 #include <cstring>
 #include <functional>
 #include <random>
+#include <string_view>
 #include <thread>
 
 #include "rootdk/rootdk.h"
@@ -54,6 +57,11 @@ void fill_random(void* to, std::size_t bytes) {
   }
 }
 
+bool with_host = false, with_messages = true;
+// Without messages they are copied once, while everything warms up: the device's pool then gives out memory with
+// numbers.
+bool copies_messages = true;
+
 // A rank whose messages are answered by itself.
 class LonelyRank final : public Transport {
  public:
@@ -72,6 +80,7 @@ class LonelyRank final : public Transport {
   bool takes_device_memory(Device) const override { return true; }
   void exchange_on_device(std::span<const DeviceMessage>, std::span<const DeviceMessage> receive, void* stream,
                           double) override {
+    if (!copies_messages) return;
     for (const DeviceMessage& message : receive) {
       check(cudaMemcpyAsync(message.data, numbers_.data, message.bytes, cudaMemcpyDefault,
                             static_cast<cudaStream_t>(stream)));
@@ -82,8 +91,6 @@ class LonelyRank final : public Transport {
   int rank_, size_;
   const Memory& numbers_;
 };
-
-bool with_host = false;
 
 // Time on the device, which first sleeps until the host has queued the work, or that of both.
 double seconds_of(const std::function<void()>& body) {
@@ -196,6 +203,7 @@ void compare(const char* name, const Problem& p, const Shares& shares, const Att
              const AttentionParams& of_ranks, const Memory& numbers) {
   Times one, ranks;
   for (int round = 0; round <= kRounds; ++round) {
+    copies_messages = with_messages || round == 0;
     run_one(p, of_one, one);
     run_ranks(p, shares, of_ranks, numbers, ranks);
     if (round == 0) one = ranks = {};  // the first warms up
@@ -211,7 +219,9 @@ void compare(const char* name, const Problem& p, const Shares& shares, const Att
 int main(int argc, char** argv) {
   const std::int64_t tokens = argc > 1 ? std::atoll(argv[1]) : 65536;
   const int ranks = argc > 2 ? std::atoi(argv[2]) : 8;
-  with_host = argc > 3;
+  const std::string_view mode = argc > 3 ? argv[3] : "";
+  with_host = mode == "host";
+  with_messages = mode != "kernels";
   // Without a threshold the pool gives its memory back whenever the host waits.
   cudaMemPool_t pool;
   check(cudaDeviceGetDefaultMemPool(&pool, 0));

@@ -110,11 +110,11 @@ constexpr int64_t kChunkColumns = 2048;
 inline int64_t padded_columns(int64_t columns) { return (columns + kWidth - 1) / kWidth * kWidth; }
 
 template <int kRows>
-inline void panel_tile(const float* x, int64_t x_stride, const float* w, int64_t columns, Vec (*waiting)[kPanelOuts],
-                       Ahead& ahead) {
+inline void panel_tile(const float* x, int64_t x_stride, const float* w, int64_t columns, bool first,
+                       Vec (*waiting)[kPanelOuts], Ahead& ahead) {
   Vec sums[kRows][kTileOuts];
   for (int r = 0; r < kRows; ++r) {
-    for (int o = 0; o < kTileOuts; ++o) sums[r][o] = waiting[r][o];
+    for (int o = 0; o < kTileOuts; ++o) sums[r][o] = first ? Simd::zero() : waiting[r][o];
   }
   int64_t k = 0;
   for (; k + kWidth <= columns; k += kWidth, w += kTileOuts * kWidth) {
@@ -140,18 +140,17 @@ inline void panel_tile(const float* x, int64_t x_stride, const float* w, int64_t
 template <int kRows>
 inline void panel_rows(const LinearBlock& block, const float* panel, int row, Ahead& ahead) {
   Vec waiting[kRows][kPanelOuts];
-  for (int r = 0; r < kRows; ++r) {
-    for (int o = 0; o < kPanelOuts; ++o) waiting[r][o] = Simd::zero();
-  }
   const int64_t columns = block.columns, stride = padded_columns(columns);
   const float* x = block.x + row * columns;
-  for (int64_t k = 0; k < columns; k += kChunkColumns) {
+  int64_t k = 0;
+  do {  // also without columns: sums are zero then
     const int64_t here = columns - k < kChunkColumns ? columns - k : kChunkColumns;
     for (int o = 0; o < block.outs; o += kTileOuts) {
-      panel_tile<kRows>(x + k, columns, panel + o * stride + k * kTileOuts, here,
+      panel_tile<kRows>(x + k, columns, panel + o * stride + k * kTileOuts, here, k == 0,
                         reinterpret_cast<Vec(*)[kPanelOuts]>(&waiting[0][o]), ahead);
     }
-  }
+    k += kChunkColumns;
+  } while (k < columns);
   for (int r = 0; r < kRows; ++r) finish_row(block, row + r, 0, block.outs, waiting[r]);
 }
 

@@ -10,14 +10,14 @@ namespace {
 
 constexpr int kPairWidth = Pairs::kLanes;  // columns of a vector
 
-// kRows rows of x against kOuts rows of weights, over some of the columns. kFetched lines of what comes next are asked
-// for with each vector of columns.
+// kRows rows of x against kOuts rows of weights, over some of the columns; `waiting` has the sums over earlier ones, if
+// these are not the first. kFetched lines of what comes next are asked for with each vector of columns.
 template <int kRows, int kOuts, int kFetched>
-inline void narrow_tile(const NarrowBlock& block, const uint16_t* x, const uint16_t* w, int64_t columns,
+inline void narrow_tile(const NarrowBlock& block, const uint16_t* x, const uint16_t* w, int64_t columns, bool first,
                         Vec (*waiting)[kWidth], Ahead& all_ahead) {
   Vec sums[kRows][kOuts];
   for (int r = 0; r < kRows; ++r) {
-    for (int o = 0; o < kOuts; ++o) sums[r][o] = waiting[r][o];
+    for (int o = 0; o < kOuts; ++o) sums[r][o] = first ? Simd::zero() : waiting[r][o];
   }
   Ahead ahead = all_ahead;
   int64_t k = 0;
@@ -56,21 +56,22 @@ inline int64_t narrow_chunk(int64_t columns) {
 template <int kRows, int kOuts, int kFetched>
 inline void narrow_rows(const NarrowBlock& block, int row, int out, int outs, Ahead& ahead) {
   Vec waiting[kRows][kWidth];
-  for (int r = 0; r < kRows; ++r) {
-    for (int o = 0; o < kWidth; ++o) waiting[r][o] = Simd::zero();
-  }
   const uint16_t* x = block.x + row * block.x_stride;
   const uint16_t* w = block.w + out * block.columns;
   const int64_t chunk = narrow_chunk(block.columns);
-  for (int64_t k = 0; k < block.columns; k += chunk) {
+  int64_t k = 0;
+  do {  // also without columns: sums are zero then
     const int64_t here = block.columns - k < chunk ? block.columns - k : chunk;
     const auto at = [&](int o) { return reinterpret_cast<Vec(*)[kWidth]>(&waiting[0][o]); };
     int o = 0;
     for (; o + kOuts <= outs; o += kOuts) {
-      narrow_tile<kRows, kOuts, kFetched>(block, x + k, w + o * block.columns + k, here, at(o), ahead);
+      narrow_tile<kRows, kOuts, kFetched>(block, x + k, w + o * block.columns + k, here, k == 0, at(o), ahead);
     }
-    for (; o < outs; ++o) narrow_tile<kRows, 1, 0>(block, x + k, w + o * block.columns + k, here, at(o), ahead);
-  }
+    for (; o < outs; ++o) {
+      narrow_tile<kRows, 1, 0>(block, x + k, w + o * block.columns + k, here, k == 0, at(o), ahead);
+    }
+    k += chunk;
+  } while (k < block.columns);
   for (int r = 0; r < kRows; ++r) finish_row(block, row + r, out, outs, waiting[r]);
 }
 

@@ -121,7 +121,7 @@ def torch_section(results):
             cells.setdefault(shape, []).extend(values)
     rows = ["| case | " + " | ".join(columns) + " |", "| --- |" + " ---: |" * len(columns)]
     rows += [f"| {shape} | " + " | ".join(values) + " |" for shape, values in cells.items()]
-    return (f"\n\n## Beside PyTorch {results[0]['torch']}\n\nGFLOP/s of rootdk, of PyTorch, and how many times faster rootdk is. "
+    return (f"\n\n## Beside PyTorch {results[0]['torch']}\n\nGFLOP/s of rootdk, of PyTorch, and how many times faster rootdk is.\n"
             "The same tensors in the same process, run by run in turn (`bench/compare_torch.py --device cpu`).\n\n"
             + "\n".join(rows))
 
@@ -265,12 +265,12 @@ def page_text(machine, source, results):
     used = {d: ", ".join(dict.fromkeys(r["implementation"] for r in others if r["dtype"] == d)) for d in BYTES}
     text = (
         head(machine, sorted({r["threads"] for r in results}), source) + glance(others, decode, beside) + "\n\n" +
-        "Packing and every other overhead is inside the times. 8 heads, no mask unless said. The peak is that of the target's "
-        "multiply-adds, measured between the runs. The textbook is a BLAS product, the softmax over the n x n matrix and a BLAS "
+        "Packing and every other overhead is inside the times. 8 heads, no mask unless said. The peak is that of the target's\n"
+        "multiply-adds, measured between the runs. The textbook is a BLAS product, the softmax over the n x n matrix and a BLAS\n"
         "product, in f32, head by head. Targets: " + "; ".join(f"{d} on {name}" for d, name in used.items() if name) + ".\n\n"
         f"## Forward\n\n{compute_table(others, 'forward')}\n\n## Backward\n\n{compute_table(others, 'backward')}\n\n"
-        "## Decoding\n\nOne new token, 32 heads over 8, head_dim 128: time a token, rate, and its fraction of plain reading. Plain "
-        "reading is a loop with the widest loads of the same target over memory of the same kind, measured between the runs. The "
+        "## Decoding\n\nOne new token, 32 heads over 8, head_dim 128: time a token, rate, and its fraction of plain reading. Plain\n"
+        "reading is a loop with the widest loads of the same target over memory of the same kind, measured between the runs. The\n"
         "fastest of four processes, since the rate of memory differs from one to the next.\n\n"
         f"{decode_tables(decode)}{torch_section(beside)}\n\n## Roofline\n\n![Roofline]({source.stem}-roofline.svg)\n\n"
         f"The slope of the roofs is {bandwidth:.0f} GB/s, what the core reads from memory.\n")

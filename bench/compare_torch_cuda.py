@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """rootdk beside PyTorch's attention on the same CUDA tensors: cuDNN, FlashAttention-2 and ours, timed in turn.
 
-    python3 bench/compare_torch.py --device cuda --library build/librootdk.so [--dims 64,128] [--lengths 2048,16384] [--sections ...]
+    python3 bench/compare_torch.py --device cuda --library build/src/librootdk.so [--dims 64,128] [--lengths 2048,16384] [--sections ...]
 
 Rounds go over the contenders in turn, each in a new order, so that clock and temperature drift hit all of them alike; the
 figure is the median.
@@ -330,7 +330,7 @@ SECTIONS = {
 
 def main(description=__doc__, sections=SECTIONS, dims="64,96,128,192,256", lengths="512,2048,4096,8192,16384"):
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--library", default="build/librootdk.so")
+    parser.add_argument("--library", default="build/src/librootdk.so")
     parser.add_argument("--dims", default=dims)
     parser.add_argument("--lengths", default=lengths)
     parser.add_argument("--sections", default=",".join(sections))

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Attention in e4m3 beside cuDNN's, and beside bf16, on the same CUDA tensors.
 
-    PYTHONPATH=python ROOTDK_LIBRARY=build/librootdk.so python3 bench/compare_torch.py --device cuda --fp8
+    PYTHONPATH=python ROOTDK_LIBRARY=build/src/librootdk.so python3 bench/compare_torch.py --device cuda --fp8
         [--dims 64,128,256] [--lengths 2048,4096,8192,16384] [--rounds 9] [--json]
 
 cuDNN is called through its frontend (nvidia-cudnn-frontend on PyPI); without it its columns are empty. It gets e4m3 tensors with

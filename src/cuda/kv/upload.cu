@@ -20,23 +20,33 @@ struct Words {
 // of 32764 bytes.
 constexpr int kFew = 240, kSome = 2000, kMany = 8000;
 
+// Which of the uploads of a call.
+struct Place {
+  bool first, last;
+};
+
 // One word a thread: a warp loads 32 different parameters one after another, so that many blocks are faster than one.
+// The kernel before the first upload may still use the memory. A further upload starts only after that kernel has
+// ended, so that it can store while the upload before it does. Every upload ends after the one before it: the kernel
+// that uses the tables waits for the last.
 template <class W>
-__global__ void __launch_bounds__(kThreads) store_words(const __grid_constant__ W words, std::int32_t* to) {
-  ptx::allow_next_kernel();  // it waits for the end of this one before it uses the tables
+__global__ void __launch_bounds__(kThreads)
+    store_words(const __grid_constant__ W words, std::int32_t* to, Place place) {
+  if (place.last) ptx::allow_next_kernel();
+  if (place.first) ptx::wait_for_previous_kernel();
+  ptx::allow_next_kernel();
   const int i = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
   if (i < words.count) to[i] = words.values[i];
-  ptx::wait_for_previous_kernel();  // which may be another upload: the next kernel needs both
+  ptx::wait_for_previous_kernel();
 }
 
 struct Target {
   cudaStream_t stream;
   int device;
-  bool first;  // upload of the call: what came before may still use the memory
 };
 
 template <int Capacity>
-void store(std::span<const std::int32_t> words, std::int32_t* to, const Target& target) {
+void store(std::span<const std::int32_t> words, std::int32_t* to, const Target& target, Place place) {
   Words<Capacity> parameters;
   parameters.count = static_cast<int>(words.size());
   std::copy(words.begin(), words.end(), parameters.values);
@@ -46,26 +56,26 @@ void store(std::span<const std::int32_t> words, std::int32_t* to, const Target& 
                  .block = dim3(kThreads),
                  .stream = target.stream,
                  .device = target.device,
-                 .starts_early = !target.first},
-                parameters, to);
+                 .starts_early = true},
+                parameters, to, place);
 }
 
 }  // namespace
 
 void upload_words(std::span<const std::int32_t> words, std::int32_t* to, cudaStream_t stream, int device) {
-  Target target{.stream = stream, .device = device, .first = true};
-  while (!words.empty()) {
+  const Target target{.stream = stream, .device = device};
+  for (bool first = true; !words.empty(); first = false) {
     const std::size_t count = std::min<std::size_t>(words.size(), kMany);
+    const Place place{.first = first, .last = count == words.size()};
     if (count <= kFew) {
-      store<kFew>(words.first(count), to, target);
+      store<kFew>(words.first(count), to, target, place);
     } else if (count <= kSome) {
-      store<kSome>(words.first(count), to, target);
+      store<kSome>(words.first(count), to, target, place);
     } else {
-      store<kMany>(words.first(count), to, target);
+      store<kMany>(words.first(count), to, target, place);
     }
     words = words.subspan(count);
     to += count;
-    target.first = false;
   }
 }
 

@@ -68,7 +68,8 @@ void launch_direct_backward(const BackwardCall& call, const DirectBackward& choi
                  .block = dim3(static_cast<unsigned>(choice.threads)),
                  .stream = static_cast<cudaStream_t>(call.execution.cuda.stream),
                  .device = call.saved.q.device.index,
-                 .cluster = choice.splits},
+                 .cluster = choice.splits,
+                 .starts_early = true},
                 params, DirectSplit{.splits = choice.splits, .part_keys = choice.part_keys});
 }
 

@@ -16,6 +16,7 @@
 #include "cuda/ptx/address.cuh"
 #include "cuda/ptx/cluster.cuh"
 #include "cuda/ptx/global.cuh"
+#include "cuda/ptx/grid_dependency.cuh"
 
 namespace rootdk::cuda::hopper {
 
@@ -197,6 +198,8 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   __shared__ DirectBackwardStorage<C> shared;
   const int rank = static_cast<int>(blockIdx.x) % split.splits, plane = static_cast<int>(blockIdx.x) / split.splits;
   const int entry = plane / p.rule.kv_heads, kv_head = plane % p.rule.kv_heads;
+  ptx::allow_next_kernel();
+  ptx::wait_for_previous_kernel();
   {
     DirectGradients<C> gradients(p, entry, kv_head);
     gradients.run(rank * split.part_keys, min((rank + 1) * split.part_keys, p.rule.kv_len));

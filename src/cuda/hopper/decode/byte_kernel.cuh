@@ -337,10 +337,8 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerMultiprocessor)
                        const __grid_constant__ CacheKeys cache) {
   extern __shared__ __align__(kSharedAlignment) std::uint8_t dynamic_shared[];
   auto& shared = *reinterpret_cast<ByteDecodeStorage<C>*>(dynamic_shared);
-  ptx::allow_next_kernel();         // the merge kernel waits for the end of this one
-  ptx::wait_for_previous_kernel();  // it uploads the page tables
+  ptx::allow_next_kernel();  // the merge kernel waits for the end of this one
   if (threadIdx.x == C::kConsumerThreads) {
-    shared.part = decode_part<C>(params, cache);
     ptx::tma_prefetch_map(&maps.k);
     ptx::tma_prefetch_map(&maps.v);
     for (int i = 0; i < C::kStages; ++i) {
@@ -350,6 +348,8 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerMultiprocessor)
     }
     ptx::mbarrier_init_fence();
   }
+  ptx::wait_for_previous_kernel();  // it uploads the page tables
+  if (threadIdx.x == C::kConsumerThreads) shared.part = decode_part<C>(params, cache);
   __syncthreads();
   if (threadIdx.x < C::kConsumerThreads) {
     ByteConsumer<C>(shared, params).run();

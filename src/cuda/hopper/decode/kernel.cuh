@@ -224,14 +224,14 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerMultiprocessor)
   extern __shared__ __align__(kSharedAlignment) std::uint8_t dynamic_shared[];
   auto& shared = *reinterpret_cast<DecodeStorage<C>*>(dynamic_shared);
   const DecodePart& part = shared.part;
-  ptx::allow_next_kernel();                         // the merge kernel waits for the end of this one
-  if (C::kCached) ptx::wait_for_previous_kernel();  // it uploads the page tables
+  ptx::allow_next_kernel();  // the merge kernel waits for the end of this one
   if (threadIdx.x == C::kConsumerThreads) {
-    shared.part = decode_part<C>(params, cache);
     ptx::tma_prefetch_map(&maps.k);
     ptx::tma_prefetch_map(&maps.v);
     init_barriers(shared);
   }
+  ptx::wait_for_previous_kernel();  // over a cache it uploads the page tables
+  if (threadIdx.x == C::kConsumerThreads) shared.part = decode_part<C>(params, cache);
   __syncthreads();
   if (threadIdx.x < C::kConsumerThreads) {
     DecodeConsumer<C>(shared, params, part).run();

@@ -65,6 +65,7 @@ __device__ __forceinline__ void merge_parts(const ForwardParams& p, const CacheK
   const int tile = blockIdx.x / p.tile_rows / kv_heads, kv_head = blockIdx.x / p.tile_rows % kv_heads;
   const int in_tile = blockIdx.x % p.tile_rows;
 
+  ptx::allow_next_kernel();
   ptx::wait_for_previous_kernel();
   int parts = p.splits, batch = tile, first_row = 0, first_head = 0;
   if (cache.tiles) {

@@ -51,11 +51,50 @@ TEST_F(HopperDecode, SeveralQueriesWithEveryMask) {
   }
 }
 
-// At most four rows a key head have a kernel without tensor cores, whose blocks merge as a cluster of 1 to 16.
+// One query of up to eight heads a key head has a kernel of its own for narrow heads, whose blocks merge as a cluster
+// of 1 to 16.
+TEST_F(HopperDecode, OneQueryOfEveryGroup) {
+  for (const std::int64_t group : {1, 3, 8, 9}) {
+    for (const std::int64_t head_dim : {40, 64, 128}) {
+      for (const int kv_len : {1, 100, 900, 5000}) {
+        CaseSpec spec{.name = "group_" + std::to_string(group) + "_" + std::to_string(kv_len),
+                      .batch = 2,
+                      .heads = 3 * group,
+                      .kv_heads = 3,
+                      .q_len = 1,
+                      .kv_len = kv_len,
+                      .head_dim = head_dim};
+        expect_close(make_case(spec, DType::bf16));
+        spec.scalars.causal = true;
+        spec.scalars.window_left = 200;
+        spec.kv_lengths = {kv_len, kv_len / 2};
+        spec.sinks = true;
+        expect_close(make_case(spec, DType::f16));
+        spec.alibi = true;
+        spec.scalars.logits.softcap = 10;
+        expect_close(make_case(spec, DType::bf16));
+      }
+    }
+  }
+}
+// More key heads than clusters of several blocks run at the same time.
+TEST_F(HopperDecode, OneQueryOfManyHeads) {
+  for (const std::int64_t batch : {1, 3, 9, 17, 34}) {
+    expect_close(make_case({.name = "heads_" + std::to_string(8 * batch),
+                            .batch = batch,
+                            .heads = 16,
+                            .kv_heads = 8,
+                            .q_len = 1,
+                            .kv_len = 1000,
+                            .head_dim = 64},
+                           DType::bf16));
+  }
+}
+
 TEST_F(HopperDecode, VeryFewRows) {
-  for (const std::int64_t head_dim : {64, 80, 128, 256}) {
-    for (const std::int64_t q_len : {1, 2, 3, 4}) {
-      for (const std::int64_t kv_len : {2, 100, 700, 5000}) {
+  for (const std::int64_t head_dim : {64, 80, 256}) {
+    for (const std::int64_t q_len : {1, 2, 4}) {
+      for (const std::int64_t kv_len : {2, 100, 3000}) {
         CaseSpec spec{.name = "rows_" + std::to_string(q_len) + "_" + std::to_string(kv_len),
                       .batch = 2,
                       .heads = 9,

@@ -10,24 +10,32 @@
 namespace rootdk::cuda {
 namespace {
 
-constexpr int kDefaultSharedBytes = 48 * 1024;  // what a kernel may use without asking
+// What a kernel may use without asking.
+constexpr int kDefaultSharedBytes = 48 * 1024, kDefaultCluster = 8;
 
-// Raises a kernel's limit of dynamic shared memory, once for each device.
-void allow_shared_bytes(const KernelLaunch& launch) {
-  if (launch.shared_bytes <= kDefaultSharedBytes) return;
+// Raises a kernel's limits of dynamic shared memory and of blocks in a cluster, once for each device.
+void raise_limits(const KernelLaunch& launch) {
+  const bool more_shared = launch.shared_bytes > kDefaultSharedBytes, larger_cluster = launch.cluster > kDefaultCluster;
+  if (!more_shared && !larger_cluster) return;
   static std::mutex mutex;
   static auto& allowed = immortal(std::set<std::pair<const void*, int>>{});
   const std::lock_guard lock(mutex);
   if (allowed.contains({launch.function, launch.device})) return;
-  check(cudaFuncSetAttribute(launch.function, cudaFuncAttributeMaxDynamicSharedMemorySize, launch.shared_bytes),
-        "giving ", launch.name, " ", launch.shared_bytes, " bytes of shared memory");
+  if (more_shared) {
+    check(cudaFuncSetAttribute(launch.function, cudaFuncAttributeMaxDynamicSharedMemorySize, launch.shared_bytes),
+          "giving ", launch.name, " ", launch.shared_bytes, " bytes of shared memory");
+  }
+  if (larger_cluster) {
+    check(cudaFuncSetAttribute(launch.function, cudaFuncAttributeNonPortableClusterSizeAllowed, 1), "giving ",
+          launch.name, " clusters of ", launch.cluster, " blocks");
+  }
   allowed.insert({launch.function, launch.device});
 }
 
 }  // namespace
 
 void launch_with_arguments(const KernelLaunch& launch, void** arguments) {
-  allow_shared_bytes(launch);
+  raise_limits(launch);
   // Attributes that say nothing cost time in the driver, too.
   cudaLaunchAttribute attributes[3] = {};
   unsigned count = 0;

@@ -11,7 +11,7 @@ struct KernelLaunch {
   int shared_bytes = 0;  // dynamic
   cudaStream_t stream = nullptr;
   int device = 0;
-  int cluster = 1;            // blocks of a thread block cluster, at most 8; divides the grid
+  int cluster = 1;            // blocks of a thread block cluster, at most 16; divides the grid
   bool all_resident = false;  // all blocks run at the same time (a cooperative launch), or the launch fails
   bool starts_early = false;  // may start before the previous kernel has ended (ptx/grid_dependency.cuh)
 };

@@ -26,33 +26,34 @@ DecodeKernel kernel_of(int head_dim) {
   }
 }
 
-template <class Element>
-DirectKernel direct_kernel_of(int head_dim, int rows) {
-  switch (head_dim) {
-    case 64: return direct_decode_kernel_of<Element, 64>(rows);
-    case 128: return direct_decode_kernel_of<Element, 128>(rows);
-    default: return direct_decode_kernel_of<Element, 256>(rows);
-  }
+// Whether so many clusters of so many blocks run at the same time, two blocks on a multiprocessor. A cluster stays
+// inside one GPC, of which a Hopper has eight with at least 14 multiprocessors; what is left over in one of them is
+// lost. Clusters of two always fit: multiprocessors are built in pairs. Of more than eight blocks a GPC runs one.
+bool run_together(std::int64_t clusters, std::int64_t blocks) {
+  constexpr std::int64_t kGpcs = 8, kGpcBlocks = 2 * 14;
+  if (blocks <= 2) return clusters * blocks <= 2 * kMultiprocessors;
+  return clusters <= kGpcs * (blocks > 8 ? 1 : kGpcBlocks / blocks);
 }
 
-// Picks the direct kernel for few rows and few keys. Above that many bytes the ring of tiles is as fast: it keeps more
-// of them on their way. Each key head has a cluster of blocks, as many as there are multiprocessors for.
+// Picks the direct kernel for one query of few heads: with more of them than blocks run at the same time, the ring of
+// tiles is as fast. The rows of a product share what they see, and 0 times a NaN that a row may not see is NaN: a bias
+// or dropout hides keys from single rows.
 void choose_direct(DecodeChoice& choice, const ForwardCall& call) {
-  constexpr std::int64_t kMostBytes = std::int64_t{24} << 20;  // of keys and values
+  constexpr std::int64_t kManyBlocks = 96, kManyKeys = 512;  // of a block
   const AttentionShape& s = call.shape;
-  const std::int64_t rows = s.q_len * s.group(), heads = s.batch * s.kv_heads;
-  const std::int64_t bytes = heads * s.kv_len * (s.head_dim + s.value_dim) * 2;
-  if (rows > kDirectRows || bytes > kMostBytes) return;
-  const int head_dim = padded_dim(kCacheHeadDims, s.head_dim, s.value_dim);
-  choice.direct = call.q.dtype == DType::bf16 ? direct_kernel_of<BFloat16>(head_dim, static_cast<int>(rows))
-                                              : direct_kernel_of<Float16>(head_dim, static_cast<int>(rows));
-  std::int64_t splits = 1;
-  while (splits < kMostClusterBlocks && 2 * splits * heads <= kMultiprocessors &&
-         2 * s.kv_len > splits * choice.direct.block_keys) {
-    splits *= 2;
-  }
+  const std::int64_t heads = s.batch * s.kv_heads;
+  if (s.q_len > 1 || s.group() > kDirectRows || choice.repairs || !run_together(heads, 1)) return;
+  if (std::max(s.head_dim, s.value_dim) > kDirectHeadDim) return;
+  const DirectKernel kernel =
+      call.q.dtype == DType::bf16 ? direct_decode_kernel_of<BFloat16>() : direct_decode_kernel_of<Float16>();
+  std::int64_t wanted = kMostClusterBlocks;
+  while (wanted > 1 && (!run_together(heads, wanted) || 2 * s.kv_len < wanted * kernel.block_keys)) --wanted;
+  const std::int64_t tiles = divide_up(s.kv_len, kTensorTileKeys), part = divide_up(tiles, wanted);
+  const std::int64_t splits = divide_up(tiles, part);
+  if (heads * splits < kManyBlocks && part * kTensorTileKeys > kManyKeys) return;
+  choice.direct = kernel;
   choice.splits = static_cast<int>(splits);
-  choice.split_tiles = static_cast<int>(divide_up(divide_up(s.kv_len, kTensorTileKeys), splits));
+  choice.split_tiles = static_cast<int>(part);
 }
 
 // Picks the split with the shortest estimated time: waves of blocks, times the key tiles of a block, plus the cost of
@@ -79,8 +80,8 @@ bool is_decode(const ForwardCall& call) {
   // Decode has one block on a multiprocessor, which takes its time however few its keys are.
   const bool few_keys_of_many_heads =
       s.q_len > 1 && s.kv_len <= kFewKeys && s.batch * s.kv_heads > 2 * kMultiprocessors;
-  return !few_keys_of_many_heads && s.q_len <= kMaxQueries && s.q_len * s.group() <= kDecodeRows && s.head_dim % 8 == 0 && !s.packed &&
-         !call.params.mask.defined();
+  return !few_keys_of_many_heads && s.q_len <= kMaxQueries && s.q_len * s.group() <= kDecodeRows &&
+         s.head_dim % 8 == 0 && !s.packed && !call.params.mask.defined();
 }
 
 DecodeChoice choose_decode(const ForwardCall& call) {
@@ -91,8 +92,8 @@ DecodeChoice choose_decode(const ForwardCall& call) {
   choice.rows = s.batch * s.heads * s.q_len;
   choice.value_dim = s.value_dim;
   choose_split(choice, s.batch * s.kv_heads, divide_up(s.kv_len, choice.kernel.block_kv));
-  choose_direct(choice, call);
   choice.repairs = s.q_len > 1 || call.params.bias.defined() || call.dropout.threshold > 0;
+  choose_direct(choice, call);
   return choice;
 }
 

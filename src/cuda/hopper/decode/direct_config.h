@@ -1,7 +1,7 @@
 #pragma once
 
-// Decode of very few rows over tensors, for calls that are over sooner than a ring of tiles is filled. Constants and
-// structs that host and device share.
+// Decode of one query over tensors with narrow heads, for calls that are over sooner than a ring of tiles pays.
+// Constants and structs that host and device share.
 
 #include <vector_types.h>
 
@@ -9,39 +9,37 @@
 
 namespace rootdk::cuda::hopper {
 
-inline constexpr int kDirectRows = 2;         // of a key head, at most: queries times heads of a group
-inline constexpr int kMostClusterBlocks = 8;  // of a cluster: clusters of 16 do not all run at the same time
+inline constexpr int kDirectHeadDim = 64;      // at most; wider heads take the ring of tiles, which is as fast there
+inline constexpr int kDirectRows = 8;          // of a key head, at most: the columns of a product
+inline constexpr int kMostClusterBlocks = 16;  // of a cluster
 
-// A warp loads `kLoads` vectors of keys and of values at once, straight into registers: the kLanes threads of a team
-// share a row, eight columns each. Teams keep separate sums, which are merged at the end.
-template <class Element_, int HeadDim, int Rows>
+// A warp loads slices of sixteen keys and values straight into the registers that are operands of its products: no
+// shared memory, no barrier, and as many bytes on their way as registers hold.
+template <class Element_>
 struct DirectConfig {
   using Element = Element_;
-  static constexpr int kHeadDim = HeadDim;
-  static constexpr int kRows = Rows;
-  static constexpr int kColumns = 8;  // of a thread
-  static constexpr int kLanes = HeadDim / kColumns;
-  static constexpr int kKeys = 32 / kLanes;  // of one load of a warp
-  static constexpr int kLoads = Rows == 1 ? 8 : 4;
-  // Two blocks fit on a multiprocessor: clusters of blocks that need one each do not all run at the same time.
-  static constexpr int kWarps = 8, kBlocksPerMultiprocessor = 2;
+  static constexpr int kHeadDim = kDirectHeadDim;
+  static constexpr int kSlices = 2;  // of a warp at once
+  static constexpr int kWarps = 6, kBlocksPerMultiprocessor = 2;
   static constexpr int kThreads = 32 * kWarps;
-  static constexpr int kWarpKeys = kLoads * kKeys;
+  static constexpr int kWarpKeys = 16 * kSlices;
   static constexpr int kBlockKeys = kWarps * kWarpKeys;
+
+  static constexpr int kKeyVectors = kHeadDim / 32;    // of eight columns, of a thread and one of its two keys
+  static constexpr int kOutputBlocks = kHeadDim / 16;  // products of a slice, each with sixteen columns of v
 };
 
 template <class C>
 struct DirectStorage {
-  float out[C::kWarps][C::kRows][C::kHeadDim];  // unnormalised
-  float4 sums[C::kWarps][C::kRows];             // RowSums
-  float block_out[C::kRows][C::kHeadDim];       // of all warps
-  float4 block_sums[C::kRows];
+  float out[C::kWarps][kDirectRows][C::kHeadDim];  // unnormalised
+  float4 sums[C::kWarps][kDirectRows];             // RowSums
+  float block_out[kDirectRows][C::kHeadDim];       // of all warps
+  float4 block_sums[kDirectRows];
   DecodePart part;  // here, to save registers
 };
 
 struct DirectKernel {
   const void* function = nullptr;  // void(ForwardParams)
-  int rows = 0;                    // that it has registers for
   int block_keys = 0;              // of one round of loads
   int threads = 0;
 };

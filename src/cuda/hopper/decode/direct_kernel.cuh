@@ -1,24 +1,30 @@
 #pragma once
 
-// Decode of very few rows over tensors. One sequence of a few thousand keys takes memory a few microseconds: less than
-// the products of the tensor cores take one after another, and a second kernel that merges. So keys and values go
-// straight to registers, scores are summed in f32 by shuffles, and the blocks that share a key head are a cluster,
-// which merges through shared memory. Keys that a row does not see are skipped one by one: nothing needs repair.
+// Decode of one query over tensors, up to eight rows a key head. One sequence of a few thousand keys takes memory a few
+// microseconds: less than it takes to fill a ring of tiles, to pass each tile through barriers and to merge in a second
+// kernel. So each warp loads keys and values straight into the operands of its products, and asks for the next ones as
+// soon as it has used them. The blocks that share a key head are a cluster, which merges through shared memory.
+//
+// Products are transposed, so that the rows are the eight columns of a product: s^T = k q^T and o^T = v^T p^T. The
+// order of the summed columns does not matter as long as both operands use the same one: a thread takes columns that
+// are adjacent in memory. All rows see the same keys; others are not loaded, so that what they hold does not matter.
 
 #include <cmath>
 #include <cstdint>
 
+#include "cuda/hopper/decode/byte_scores.cuh"
 #include "cuda/hopper/decode/direct_config.h"
 #include "cuda/hopper/decode/merge.cuh"
 #include "cuda/hopper/decode/part.cuh"
 #include "cuda/hopper/decode/rows.cuh"
 #include "cuda/hopper/shared/row_results.cuh"
 #include "cuda/hopper/shared/softmax.cuh"
-#include "cuda/hopper/shared/vectors.cuh"
 #include "cuda/ptx/address.cuh"
 #include "cuda/ptx/arithmetic.cuh"
 #include "cuda/ptx/cluster.cuh"
 #include "cuda/ptx/global.cuh"
+#include "cuda/ptx/grid_dependency.cuh"
+#include "cuda/ptx/mma.cuh"
 
 namespace rootdk::cuda::hopper {
 
@@ -39,223 +45,241 @@ __device__ __noinline__ float direct_logit(const ForwardParams& p, int batch, Qu
   return logit[0];
 }
 
+// One warp: its share of the keys of a block.
 template <class C>
-class DirectRows {
+class DirectWarp {
  public:
   using Element = typename C::Element;
 
-  __device__ __forceinline__ DirectRows(const ForwardParams& p, const DecodePart& part)
+  __device__ __forceinline__ DirectWarp(const ForwardParams& p, const DecodePart& part)
       : p_(p),
         part_(part),
-        column_(static_cast<int>(threadIdx.x) % C::kLanes * C::kColumns),
-        team_(static_cast<int>(threadIdx.x) / C::kLanes),
-        plain_(!p.terms.softcap.cap_log2 && !p.terms.alibi_slopes.data && !p.terms.relative_table.data &&
-               p.terms.bias_type == BiasType::none && !p.terms.dropout_threshold) {
+        quad_(static_cast<int>(threadIdx.x) % 32 / 4),
+        thread_(static_cast<int>(threadIdx.x) % 4),
+        plain_(!p.terms.softcap.cap_log2 && !p.terms.alibi_slopes.data && !p.terms.relative_table.data),
+        k_(head_of(p.k)),
+        v_(head_of(p.v)) {
 #pragma unroll
-    for (int r = 0; r < C::kRows; ++r) {
-      const QueryHead at = row_in(part, p, min(r, part.rows - 1));
-      q_[r] = make_uint4(0, 0, 0, 0);
-      if (column_ < p.head_dim) q_[r] = ptx::load_once(query_row<Element>(p, part, at) + column_);
-      sums_[r] = {-INFINITY, 0.f, 0.f, 0.f};
+    for (int i = 0; i < C::kKeyVectors; ++i) {
+      const int column = 32 * i + 8 * thread_;
+      q_[i] = make_uint4(0, 0, 0, 0);
+      if (quad_ < part.rows && column < p.head_dim) {
+        q_[i] = ptx::load_once(query_row<Element>(p, part, row_in(part, p, quad_)) + column);
+      }
+    }
 #pragma unroll
-      for (int c = 0; c < C::kColumns; ++c) o_[r][c] = 0.f;
+    for (int r = 0; r < 2; ++r) state_.m[r] = tops_[r] = -INFINITY, state_.l[r] = state_.a[r] = state_.b[r] = 0.f;
+#pragma unroll
+    for (int i = 0; i < C::kOutputBlocks; ++i) {
+#pragma unroll
+      for (int c = 0; c < 4; ++c) o_[i][c] = 0.f;
     }
   }
 
   // The keys [begin, end) of the block.
   __device__ __forceinline__ void run(int begin, int end) {
-    const int warp_keys = static_cast<int>(threadIdx.x) / 32 * C::kWarpKeys;
+    int first = begin + static_cast<int>(threadIdx.x) / 32 * C::kWarpKeys;
+    Keys k[C::kSlices];
+    Values v[C::kSlices];
+    load(k, first, end);
+    load(v, first, end);
 #pragma unroll 1
-    for (int first = begin + warp_keys; first < end; first += C::kBlockKeys) {
-      if (any_sees(part_, p_, first, first + C::kWarpKeys)) step(first, min(end, part_.keys));
+    for (; first < end; first += C::kBlockKeys) {
+      Scores s;
+      multiply_qk(k, s);
+      load(k, first + C::kBlockKeys, end);
+      to_logits(first, end, s);
+      uint2 weights[C::kSlices];
+      softmax(s, weights);
+      multiply_pv(weights, v);
+      load(v, first + C::kBlockKeys, end);
     }
   }
 
-  __device__ __forceinline__ void store(DirectStorage<C>& shared) {
-    merge_teams();
-    if (team_ % C::kKeys != 0) return;
+  // The sums of the warp, relative to the largest logits.
+  __device__ __forceinline__ void store(DirectStorage<C>& shared) const {
     const int warp = static_cast<int>(threadIdx.x) / 32;
 #pragma unroll
-    for (int r = 0; r < C::kRows; ++r) {
-      if (column_ == 0) shared.sums[warp][r] = make_float4(sums_[r].m, sums_[r].l, sums_[r].a, sums_[r].b);
-      float4* out = reinterpret_cast<float4*>(&shared.out[warp][r][column_]);
-      out[0] = make_float4(o_[r][0], o_[r][1], o_[r][2], o_[r][3]);
-      out[1] = make_float4(o_[r][4], o_[r][5], o_[r][6], o_[r][7]);
+    for (int r = 0; r < 2; ++r) {
+      RowSums sums{column_max(tops_[r]), 0.f, 0.f, 0.f};
+      const float4 own =
+          make_float4(state_.m[r], column_sum(state_.l[r]), column_sum(state_.a[r]), column_sum(state_.b[r]));
+      const float share = join(sums, own);
+      const int row = 2 * thread_ + r;
+      if (row >= part_.rows) continue;
+      if (quad_ == 0) shared.sums[warp][row] = make_float4(sums.m, sums.l, sums.a, sums.b);
+#pragma unroll
+      for (int i = 0; i < C::kOutputBlocks; ++i) {
+        const int column = 8 * quad_ + 2 * i;
+        *reinterpret_cast<float2*>(&shared.out[warp][row][column]) =
+            make_float2(o_[i][r] * share, o_[i][2 + r] * share);
+      }
     }
   }
 
  private:
-  using Scores = float[C::kRows][C::kLoads];
+  using Scores = KeyScores<4 * C::kSlices>;
+  static constexpr float kSlack = 8.f;  // of the references: weights reach 2^8, far below the largest f16
 
-  // Load i is of the key `own + i kKeys`.
-  __device__ __forceinline__ void step(int first, int end) {
-    const int own = first + team_ % C::kKeys;
-    uint4 k[C::kLoads], v[C::kLoads];
-    load(p_.k, p_.head_dim, own, end, k);
-    load(p_.v, p_.value_dim, own, end, v);
-    Scores s;
-    multiply_qk(k, s);
-    to_logits(first, own, s);
-    softmax(s);
-    if (p_.terms.dropout_threshold) drop(own, s);
-    multiply_pv(s, v);
+  // Of a slice this thread has the keys quad_ and quad_ + 8, columns 32 i + 8 thread_ and the seven after it.
+  struct Keys {
+    uint4 of[2][C::kKeyVectors];
+  };
+  // The values 2 thread_, 2 thread_ + 1 and the two that are 8 further, columns 8 quad_ and the seven after it.
+  struct Values {
+    uint4 of[4];
+  };
+
+  // Zeros where there is no such key or column.
+  __device__ __forceinline__ uint4 load_vector(const Element* head, const DeviceTensor& tensor, int columns, int key,
+                                               int column, bool seen) const {
+    uint4 vector = make_uint4(0, 0, 0, 0);
+    if (seen && column < columns) vector = ptx::load_once(head + key * tensor.row_stride + column);
+    return vector;
   }
-
-  // Vectors past the end of keys or columns are zeros.
-  __device__ __forceinline__ void load(const DeviceTensor& tensor, int columns, int own, int end,
-                                       uint4 (&vectors)[C::kLoads]) const {
-    const Element* from = static_cast<const Element*>(tensor.data) + part_.batch * tensor.batch_stride +
-                          part_.kv_head * tensor.head_stride + own * tensor.row_stride + column_;
-#pragma unroll
-    for (int i = 0; i < C::kLoads; ++i) {
-      vectors[i] = make_uint4(0, 0, 0, 0);
-      if (own + i * C::kKeys < end && column_ < columns) {
-        vectors[i] = ptx::load_once(from + i * C::kKeys * tensor.row_stride);
-      }
-    }
+  __device__ __forceinline__ const Element* head_of(const DeviceTensor& tensor) const {
+    return static_cast<const Element*>(tensor.data) + part_.batch * tensor.batch_stride +
+           part_.kv_head * tensor.head_stride;
   }
-
-  // The teams of a warp: each adds what the team `step` lanes away has. The first has the sum of all.
-  __device__ __forceinline__ void merge_teams() {
-    const auto other = [](float x, int step) { return __shfl_xor_sync(0xffffffffu, x, step); };
+  __device__ __forceinline__ void load(Keys (&k)[C::kSlices], int first, int end) const {
 #pragma unroll
-    for (int step = C::kLanes; step < 32; step *= 2) {
+    for (int slice = 0; slice < C::kSlices; ++slice) {
 #pragma unroll
-      for (int r = 0; r < C::kRows; ++r) {
-        const RowSums own = sums_[r];
-        const float4 theirs =
-            make_float4(other(own.m, step), other(own.l, step), other(own.a, step), other(own.b, step));
-        sums_[r] = {fmaxf(own.m, theirs.x), 0.f, 0.f, 0.f};
-        const float share = join(sums_[r], make_float4(own.m, own.l, own.a, own.b)),
-                    their_share = join(sums_[r], theirs);
+      for (int e = 0; e < 2; ++e) {
+        const int key = first + 16 * slice + 8 * e + quad_;
 #pragma unroll
-        for (int c = 0; c < C::kColumns; ++c) {
-          o_[r][c] = fmaf(share, o_[r][c], their_share * other(o_[r][c], step));
+        for (int i = 0; i < C::kKeyVectors; ++i) {
+          k[slice].of[e][i] = load_vector(k_, p_.k, p_.head_dim, key, 32 * i + 8 * thread_, key < end);
         }
       }
     }
   }
-
-  // Every thread of a key gets its score. Queries are unpacked here, after the keys were asked for: both arrive
-  // together.
-  __device__ __forceinline__ void multiply_qk(const uint4 (&k)[C::kLoads], Scores& s) const {
-    float q[C::kRows][C::kColumns];
+  __device__ __forceinline__ void load(Values (&v)[C::kSlices], int first, int end) const {
 #pragma unroll
-    for (int r = 0; r < C::kRows; ++r) unpack_vector<Element>(q_[r], q[r]);
+    for (int slice = 0; slice < C::kSlices; ++slice) {
 #pragma unroll
-    for (int i = 0; i < C::kLoads; ++i) {
-      float x[C::kColumns];
-      unpack_vector<Element>(k[i], x);
-#pragma unroll
-      for (int r = 0; r < C::kRows; ++r) s[r][i] = dot_of_eight(q[r], x);
-    }
-#pragma unroll
-    for (int step = 1; step < C::kLanes; step *= 2) {
-#pragma unroll
-      for (int i = 0; i < C::kLoads; ++i) {
-#pragma unroll
-        for (int r = 0; r < C::kRows; ++r) s[r][i] += __shfl_xor_sync(0xffffffffu, s[r][i], step);
+      for (int e = 0; e < 4; ++e) {
+        const int key = first + 16 * slice + e / 2 * 8 + 2 * thread_ + e % 2;
+        v[slice].of[e] = load_vector(v_, p_.v, p_.value_dim, key, 8 * quad_, key < end);
       }
     }
   }
 
-  __device__ __forceinline__ void to_logits(int first, int own, Scores& s) const {
-    const bool whole = all_see(part_, p_, first, first + C::kWarpKeys);
-    if (plain_ && whole) {
+  // s^T [keys of the warp, 8 rows]. Two accumulators, because consecutive products into one wait for each other.
+  __device__ __forceinline__ void multiply_qk(const Keys (&k)[C::kSlices], Scores& s) const {
 #pragma unroll
-      for (int r = 0; r < C::kRows; ++r) {
+    for (int slice = 0; slice < C::kSlices; ++slice) {
+      float sums[2][4] = {};
 #pragma unroll
-        for (int i = 0; i < C::kLoads; ++i) s[r][i] *= p_.scale_log2;
+      for (int i = 0; i < C::kKeyVectors; ++i) {
+        const uint4 &low = k[slice].of[0][i], &high = k[slice].of[1][i];
+        ptx::mma<Element>(sums[0], make_uint4(low.x, high.x, low.y, high.y), q_[i].x, q_[i].y);
+        ptx::mma<Element>(sums[1], make_uint4(low.z, high.z, low.w, high.w), q_[i].z, q_[i].w);
       }
-      return;
-    }
 #pragma unroll
-    for (int r = 0; r < C::kRows; ++r) {
-      const QueryHead at = row_in(part_, p_, min(r, part_.rows - 1));
-      const int position = part_.position + at.query;
-#pragma unroll
-      for (int i = 0; i < C::kLoads; ++i) {
-        const int key = own + i * C::kKeys;
-        s[r][i] = keeps(part_, p_, position, key) ? direct_logit<Element>(p_, part_.batch, at, position, key, s[r][i])
-                                                  : -INFINITY;
+      for (int c = 0; c < 4; ++c) {  // row c % 2, key 8 (c / 2)
+        s.of[4 * slice + c % 2 * 2 + c / 2] = sums[0][c] + sums[1][c];
       }
     }
   }
 
-  // Logits to weights; -inf, the logit of a key that is not seen, to -1, so that its value is skipped.
-  __device__ __forceinline__ void softmax(Scores& s) {
+  __device__ __forceinline__ void to_logits(int first, int end, Scores& s) const {
+    if (plain_) {
 #pragma unroll
-    for (int r = 0; r < C::kRows; ++r) {
-      RowSums& sums = sums_[r];
-      float top = sums.m;
-#pragma unroll
-      for (int i = 0; i < C::kLoads; ++i) top = fmaxf(top, s[r][i]);
-      const float base = top == -INFINITY ? 0.f : top;
-      const float shift = ptx::max_or_nan(sums.m - base, kLowestExponent), correction = ptx::exp2_approximate(shift);
-      sums.a = correction * fmaf(shift, sums.l, sums.a);
-      sums.b *= correction * correction;
-      sums.l *= correction;
-      sums.m = top;
-#pragma unroll
-      for (int c = 0; c < C::kColumns; ++c) o_[r][c] *= correction;
-#pragma unroll
-      for (int i = 0; i < C::kLoads; ++i) {
-        const bool seen = s[r][i] != -INFINITY;
-        const float y = ptx::max_or_nan(s[r][i] - base, kLowestExponent), weight = ptx::exp2_approximate(y);
-        sums.l += weight;
-        sums.a = fmaf(weight, y, sums.a);
-        sums.b = fmaf(weight, weight, sums.b);
-        s[r][i] = seen ? weight : -1.f;
-      }
+      for (float& x : s.of) x *= p_.scale_log2;
+    } else {
+      for_each_score(s, [&](float& x, int r, int offset) {
+        const QueryHead at = row_in(part_, p_, min(2 * thread_ + r, part_.rows - 1));
+        x = direct_logit<Element>(p_, part_.batch, at, part_.position, first + quad_ + offset, x);
+      });
+    }
+    if (first + C::kWarpKeys > end) {
+      for_each_score(s, [&](float& x, int, int offset) {
+        if (first + quad_ + offset >= end) x = -INFINITY;
+      });
     }
   }
 
-  // Dropped weights are skipped, too.
-  __device__ __forceinline__ void drop(int own, Scores& s) const {
-    const DropoutRule rule{p_.terms.dropout_seed, p_.terms.dropout_threshold, p_.terms.dropout_keep_scale};
-    const auto word = [](int x) { return static_cast<std::uint32_t>(x); };
+  // Logits to the weights that multiply values. A reference follows the largest logit of its row only when that is
+  // kSlack above it, usually once, so that most steps exchange nothing between threads.
+  __device__ __forceinline__ void softmax(Scores& s, uint2 (&weights)[C::kSlices]) {
+    constexpr SoftmaxStep kStep{.first = false, .guarded = true, .statistics = true};
+    float maximum[2], negated[2];
+    row_maxima<2>(s.of, maximum);
+    raise_references(maximum);
 #pragma unroll
-    for (int r = 0; r < C::kRows; ++r) {
-      const QueryHead at = row_in(part_, p_, min(r, part_.rows - 1));
-#pragma unroll 1
-      for (int i = 0; i < C::kLoads; ++i) {
-        const int key = own + i * C::kKeys;
-        if (!rule.keeps(word(part_.batch), word(at.head), word(at.query), word(key))) s[r][i] = -1.f;
-      }
+    for (int r = 0; r < 2; ++r) negated[r] = state_.m[r] == -INFINITY ? 0.f : -state_.m[r];
+    exponentials<kStep>(s.of, 1.f, negated, state_);
+#pragma unroll
+    for (int i = 0; i < C::kSlices; ++i) {
+      weights[i].x = ptx::transpose_8x8(ptx::pack<Element>(s.of[4 * i], s.of[4 * i + 2]));
+      weights[i].y = ptx::transpose_8x8(ptx::pack<Element>(s.of[4 * i + 1], s.of[4 * i + 3]));
     }
   }
 
-  __device__ __forceinline__ void multiply_pv(const Scores& weights, const uint4 (&v)[C::kLoads]) {
+  __device__ __forceinline__ void raise_references(const float (&maximum)[2]) {
+    constexpr SoftmaxStep kStep{.first = false, .guarded = true, .statistics = true};
+    bool above = false;
 #pragma unroll
-    for (int i = 0; i < C::kLoads; ++i) {
-      float x[C::kColumns];
-      unpack_vector<Element>(v[i], x);
+    for (int r = 0; r < 2; ++r) {
+      tops_[r] = fmaxf(tops_[r], maximum[r]);
+      above = above || maximum[r] > state_.m[r] + kSlack;
+    }
+    if (__all_sync(0xffffffffu, !above)) return;
+    float raised[2], correction[2], negated[2];
 #pragma unroll
-      for (int r = 0; r < C::kRows; ++r) {
-        if (weights[r][i] < 0.f) continue;
+    for (int r = 0; r < 2; ++r) {  // a number below the reference leaves it as it is
+      const float top = column_max(maximum[r]);
+      raised[r] = top > state_.m[r] + kSlack ? top : -INFINITY;
+    }
+    advance_maxima<kStep, itself>(raised, 1.f, state_, correction, negated);
 #pragma unroll
-        for (int c = 0; c < C::kColumns; ++c) o_[r][c] = fmaf(weights[r][i], x[c], o_[r][c]);
+    for (int i = 0; i < C::kOutputBlocks; ++i) {
+#pragma unroll
+      for (int c = 0; c < 4; ++c) o_[i][c] *= correction[c % 2];
+    }
+  }
+
+  // o^T [columns, 8 rows]. A register of v has two columns of one key, and an operand one column of two keys.
+  __device__ __forceinline__ void multiply_pv(const uint2 (&weights)[C::kSlices], const Values (&v)[C::kSlices]) {
+    constexpr std::uint32_t kLowHalves = 0x5410, kHighHalves = 0x7632;
+#pragma unroll
+    for (int slice = 0; slice < C::kSlices; ++slice) {
+#pragma unroll
+      for (int i = 0; i < C::kOutputBlocks; ++i) {
+        std::uint32_t pairs[4];  // of keys 2 thread_, 2 thread_ + 1 and the two that are 8 further
+#pragma unroll
+        for (int e = 0; e < 4; ++e) pairs[e] = word(v[slice].of[e], i);
+        const uint4 a =
+            make_uint4(__byte_perm(pairs[0], pairs[1], kLowHalves), __byte_perm(pairs[0], pairs[1], kHighHalves),
+                       __byte_perm(pairs[2], pairs[3], kLowHalves), __byte_perm(pairs[2], pairs[3], kHighHalves));
+        ptx::mma<Element>(o_[i], a, weights[slice].x, weights[slice].y);
       }
     }
+  }
+  static __device__ __forceinline__ std::uint32_t word(const uint4& vector, int i) {
+    return i == 0 ? vector.x : i == 1 ? vector.y : i == 2 ? vector.z : vector.w;
   }
 
   const ForwardParams& p_;
   const DecodePart& part_;
-  const int column_, team_;
-  const bool plain_;  // logits are scores times the scale
-  uint4 q_[C::kRows];
-  float o_[C::kRows][C::kColumns];
-  RowSums sums_[C::kRows];
+  const int quad_, thread_;            // of the warp; of the quad
+  const bool plain_;                   // logits are scores times the scale
+  const Element *const k_, *const v_;  // of the key head
+  uint4 q_[C::kKeyVectors];
+  RowState state_;                // of the rows 2 thread_ and 2 thread_ + 1; m: the reference
+  float tops_[2];                 // the largest logits that this thread has seen
+  float o_[C::kOutputBlocks][4];  // o^T: block i has the columns 8 quad_ + 2 i and the one after it
 };
 
 // Joins the sums of the parts of a row, and one column of their outputs, in order.
 template <int Parts, class Sums, class Out>
 __device__ __forceinline__ RowSums merge_direct(Sums sums_of, Out out_of, float& out) {
   RowSums joint{-INFINITY, 0.f, 0.f, 0.f};
-#pragma unroll 16
+#pragma unroll
   for (int i = 0; i < Parts; ++i) joint.m = fmaxf(joint.m, sums_of(i).x);
   out = 0.f;
-#pragma unroll 16
+#pragma unroll
   for (int i = 0; i < Parts; ++i) out = fmaf(join(joint, sums_of(i)), out_of(i), out);
   return joint;
 }
@@ -280,6 +304,23 @@ __device__ __forceinline__ RowSums merge_cluster(const DirectStorage<C>& shared,
   return merge_direct<kMostClusterBlocks>([&](int i) { return sums[i]; }, [&](int i) { return columns[i]; }, out);
 }
 
+// All threads of the cluster, or of the only block.
+__device__ __forceinline__ void sync_parts(const ForwardParams& p) {
+  if (p.splits > 1) {
+    ptx::cluster_sync();
+  } else {
+    __syncthreads();
+  }
+}
+
+// The keys that the query sees.
+struct SeenKeys {
+  int begin, end;
+};
+__device__ __forceinline__ SeenKeys seen_keys(const DecodePart& part, const ForwardParams& p) {
+  return {max(part.position - p.left, 0), keys_end(part, p, part.position)};
+}
+
 // The grid is [batch, kv_heads, splits]; the splits of a key head are a cluster.
 template <class C>
 __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerMultiprocessor)
@@ -288,14 +329,17 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerMultiprocessor)
   __shared__ DirectStorage<C> shared;
   const int kv_heads = p.heads / p.group, rank = static_cast<int>(blockIdx.x) % p.splits;
   const int head = static_cast<int>(blockIdx.x) / p.splits;
+  ptx::allow_next_kernel();
+  ptx::wait_for_previous_kernel();
   if (threadIdx.x == 0) shared.part = rows_of_tensor_tile(p, head / kv_heads, head % kv_heads);
   __syncthreads();
   const DecodePart& part = shared.part;
-  const int part_keys = p.split_tiles * kTensorTileKeys;
   {
-    DirectRows<C> rows(p, part);
-    rows.run(rank * part_keys, min((rank + 1) * part_keys, p.kv_len));
-    rows.store(shared);
+    const SeenKeys seen = seen_keys(part, p);
+    const int part_keys = p.split_tiles * kTensorTileKeys;
+    DirectWarp<C> warp(p, part);
+    warp.run(max(rank * part_keys, seen.begin), min((rank + 1) * part_keys, seen.end));
+    warp.store(shared);
   }
   __syncthreads();
   const int count = part.rows * p.value_dim;
@@ -308,11 +352,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerMultiprocessor)
     shared.block_out[row][column] = out;
     if (column == 0) shared.block_sums[row] = make_float4(sums.m, sums.l, sums.a, sums.b);
   }
-  if (p.splits > 1) {
-    ptx::cluster_sync();
-  } else {
-    __syncthreads();
-  }
+  sync_parts(p);
 #pragma unroll 1
   for (int i = rank * C::kThreads + static_cast<int>(threadIdx.x); i < count; i += p.splits * C::kThreads) {
     const int row = i / p.value_dim, column = i % p.value_dim;
@@ -321,16 +361,14 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerMultiprocessor)
     const QueryHead at = row_in(part, p, row);
     const RowResult result = row_result(sums, sink_of(p, at.head));
     if (column == 0) store_row_results(p, result, part.batch, at.head, at.query);
-    output_row<Element>(p, part.batch, at.head, at.query)[column] =
-        static_cast<Element>(out * result.factor * p.terms.dropout_keep_scale);
+    output_row<Element>(p, part.batch, at.head, at.query)[column] = static_cast<Element>(out * result.factor);
   }
-  if (p.splits > 1) ptx::cluster_sync();  // other blocks load from this one's shared memory until here
+  sync_parts(p);  // other blocks load from this one's shared memory until here
 }
 
 template <class C>
 DirectKernel describe_direct_decode() {
   return {.function = reinterpret_cast<const void*>(&direct_decode_kernel<C>),
-          .rows = C::kRows,
           .block_keys = C::kBlockKeys,
           .threads = C::kThreads};
 }

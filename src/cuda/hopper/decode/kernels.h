@@ -24,8 +24,8 @@ DecodeKernel cache_decode_kernel();
 template <class Element, int HeadDim>
 DecodeKernel byte_decode_kernel_of(ByteType stored, bool many_rows);
 
-// Of at most kDirectRows rows over tensors, for the same head_dims.
-template <class Element, int HeadDim>
-DirectKernel direct_decode_kernel_of(int rows);
+// Of one query over tensors.
+template <class Element>
+DirectKernel direct_decode_kernel_of();
 
 }  // namespace rootdk::cuda::hopper

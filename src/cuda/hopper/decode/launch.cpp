@@ -17,7 +17,8 @@ void launch_direct(const ForwardCall& call, const DecodeChoice& choice, const Fo
                  .block = dim3(static_cast<unsigned>(choice.direct.threads)),
                  .stream = static_cast<cudaStream_t>(call.execution.cuda.stream),
                  .device = call.q.device.index,
-                 .cluster = choice.splits},
+                 .cluster = choice.splits,
+                 .starts_early = true},
                 params);
 }
 
@@ -46,7 +47,8 @@ void launch_decode(const ForwardCall& call, const DecodeChoice& choice) {
                  .block = dim3(static_cast<unsigned>(kernel.threads)),
                  .shared_bytes = kernel.shared_bytes,
                  .stream = stream,
-                 .device = call.q.device.index},
+                 .device = call.q.device.index,
+                 .starts_early = true},
                 maps, params, no_cache);
   if (!choice.merges()) return;
   launch_kernel({.function = choice.repairs ? kernel.merge_and_repair : kernel.merge,

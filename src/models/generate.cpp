@@ -116,6 +116,9 @@ Continuation::Continuation(const Transformer& model, std::span<const std::int32_
   require(!prompt.empty(), "generate: the prompt has no tokens");
   if (config_->encoder) {
     require(config_->decoder_start >= 0, "generate: the config has no decoder_start_token_id");
+    const std::int64_t positions = config_->encoder->stored_positions;
+    require(positions == 0 || static_cast<std::int64_t>(prompt.size()) <= positions, "generate: the source has ",
+            prompt.size(), " tokens, but the encoder has ", positions, " positions");
     result_.ids = {static_cast<std::int32_t>(config_->decoder_start)};
   } else {
     result_.ids.assign(prompt.begin(), prompt.end());

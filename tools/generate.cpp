@@ -73,17 +73,8 @@ void print_statistics(const OrderedJson& report) {
   }
 }
 
-// Says on stderr where the model's length cut the text short, or where the text went past what training showed.
-void tell_about_length(const TransformerConfig& config, const Generation& generation, std::int64_t max_new) {
-  const auto length = static_cast<long long>(generation.ids.size());
-  if (config.max_position > 0 && length > config.max_position && generation.new_tokens < max_new) {
-    std::fprintf(stderr, "rootdk: ended after %lld of %lld tokens: the model has %lld positions\n",
-                 static_cast<long long>(generation.new_tokens), static_cast<long long>(max_new),
-                 static_cast<long long>(config.max_position));
-  } else if (config.trained_context > 0 && length > config.trained_context) {
-    std::fprintf(stderr, "rootdk: the text has %lld tokens, and the model was trained on %lld at a time\n", length,
-                 static_cast<long long>(config.trained_context));
-  }
+void print_report(const OrderedJson& report) {
+  std::puts(report.dump(2, ' ', false, OrderedJson::error_handler_t::replace).c_str());
 }
 
 // The likeliest continuations, with their scores.
@@ -103,10 +94,7 @@ void run_beams(const GenerateVerb& options, const LoadedModel& loaded, const std
                       {"log_probability", result.log_probability},
                       {"score", result.score}});
   }
-  if (options.json) {
-    std::puts(report.dump(2).c_str());
-    return;
-  }
+  if (options.json) return print_report(report);
   for (const auto& beam : report) {
     std::printf("%8.3f  %s\n", beam["score"].get<double>(),
                 loaded.tokenizer ? beam["new_text"].get<std::string>().c_str() : beam["new_ids"].dump().c_str());
@@ -178,16 +166,27 @@ void run_generate(const GenerateVerb& options) {
     report["speed_over_position"] = speed_over_position(generation);
     report["layers"] = layer_statistics(model, prompt, generation, params.executor);
   }
-  if (options.json) {
-    std::puts(report.dump(2).c_str());
-    return;
-  }
+  if (options.json) return print_report(report);
   std::printf("\n[%lld tokens, %.1f a second, cache %s]\n", static_cast<long long>(generation.new_tokens),
               generation.tokens_per_second(), params.cache ? "on" : "off");
   if (options.stats) print_statistics(report);
 }
 
 }  // namespace
+
+void tell_about_length(const TransformerConfig& config, const Generation& generation, std::int64_t max_new,
+                       const std::string& where) {
+  const auto length = static_cast<long long>(generation.ids.size());
+  const std::string from = where.empty() ? "rootdk: " : "rootdk: " + where + ": ";
+  if (config.max_position > 0 && length > config.max_position && generation.new_tokens < max_new) {
+    std::fprintf(stderr, "%sended after %lld of %lld tokens: the model has %lld positions\n", from.c_str(),
+                 static_cast<long long>(generation.new_tokens), static_cast<long long>(max_new),
+                 static_cast<long long>(config.max_position));
+  } else if (config.trained_context > 0 && length > config.trained_context) {
+    std::fprintf(stderr, "%sthe text has %lld tokens, and the model was trained on %lld at a time\n", from.c_str(),
+                 length, static_cast<long long>(config.trained_context));
+  }
+}
 
 void add_generate_command(Command& program) {
   Command* verb = program.add_subcommand("generate", "Continue a text with a checkpoint, token by token");

@@ -36,6 +36,11 @@ struct GenerateVerb {
   GenerateParams params(bool ends_with_model) const;
 };
 
+// Says on standard error where the model's positions ended a text early, or where a text went past what training
+// showed. `where` is the line of a file with many prompts.
+void tell_about_length(const TransformerConfig& config, const Generation& generation, std::int64_t max_new,
+                       const std::string& where = "");
+
 // --prompts FILE: all prompts of a file at once.
 void run_prompts(const GenerateVerb& options);
 

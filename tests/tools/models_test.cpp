@@ -277,9 +277,14 @@ TEST(Generate, ManyPromptsGiveWhatEachGivesAlone) {
 TEST(Generate, NamesTheLineOfABadPrompt) {
   const test::TemporaryFolder folder;
   for (const auto& [line, message] : {std::pair("{\"ids\": [1], \"wide\": 1}", "the field wide is unknown"),
-                                      {"{\"ids\": [1]", "is not a line of JSON"},
+                                      {"{\"ids\": [1]", "not valid JSON"},
                                       {"{\"ids\": [1], \"prompt\": \"x\"}", "give either prompt or ids"},
-                                      {"{\"ids\": [1], \"max_new\": \"x\"}", "max_new is"},
+                                      {"{\"ids\": [1], \"max_new\": \"x\"}", "max_new must be a whole number"},
+                                      {"{\"ids\": [1], \"max_new\": 18446744073709551615}", "max_new is too large"},
+                                      {"{\"ids\": [1], \"seed\": -1}", "seed must be a whole number from 0"},
+                                      {"{\"ids\": [4294967297]}", "ids has 4294967297, which is no token"},
+                                      {"{\"ids\": 5}", "ids is 5, not a list of numbers"},
+                                      {"{\"ids\": [1], \"stop\": \"x\"}", "stop strings need a tokenizer.json"},
                                       {"7", "neither a text nor an object"}}) {
     const std::string prompts = folder.write("prompts.jsonl", "{\"ids\": [1]}\n" + std::string(line) + "\n");
     const auto run = run_rootdk({"generate", kModels + "llama", "--prompts", prompts});
@@ -287,6 +292,24 @@ TEST(Generate, NamesTheLineOfABadPrompt) {
     EXPECT_THAT(run.err, HasSubstr("prompts.jsonl:2"));
     EXPECT_THAT(run.err, HasSubstr(message));
   }
+}
+
+TEST(Generate, RefusesPromptsThatAreNestedDeeply) {
+  const test::TemporaryFolder folder;
+  const std::size_t depth = 200000;
+  const std::string prompts = folder.write("p.jsonl", std::string(depth, '[') + std::string(depth, ']') + "\n");
+  const auto run = run_rootdk({"generate", kModels + "llama", "--prompts", prompts});
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_THAT(run.err, HasSubstr("p.jsonl:1: JSON nested deeper than"));
+}
+
+TEST(Generate, SaysOfEachPromptWherePositionsEndedItsText) {
+  const test::TemporaryFolder folder;
+  const std::string prompts =
+      folder.write("p.jsonl", "{\"ids\": [1]}\n{\"ids\": [1], \"max_new\": 100}\n{\"ids\": [1]}\n");
+  const auto run = run_rootdk({"generate", kModels + "gpt2", "--prompts", prompts, "--max-new", "3"});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_THAT(run.err, testing::EndsWith("p.jsonl:2: ended after 64 of 100 tokens: the model has 64 positions\n"));
 }
 
 TEST(Generate, TypesOfCacheAndWeightsDraftsAndBeams) {

@@ -73,6 +73,15 @@ void print_statistics(const OrderedJson& report) {
   }
 }
 
+// The text of new tokens, which depends on what stands before them: a word behind others begins with a space.
+std::string text_behind(const Tokenizer& tokenizer, std::span<const std::int32_t> before,
+                        std::span<const std::int32_t> fresh) {
+  StreamDecoder stream(tokenizer, {before.begin(), before.end()});
+  std::string text;
+  for (const std::int32_t id : fresh) text += stream.push(id);
+  return text;
+}
+
 void print_report(const OrderedJson& report) {
   std::puts(report.dump(2, ' ', false, OrderedJson::error_handler_t::replace).c_str());
 }
@@ -81,6 +90,7 @@ void print_report(const OrderedJson& report) {
 void run_beams(const GenerateVerb& options, const LoadedModel& loaded, const std::vector<std::int32_t>& prompt,
                const GenerateParams& params) {
   OrderedJson report = OrderedJson::array();
+  const std::vector<std::int32_t> before = loaded.model.config().encoder ? std::vector<std::int32_t>() : prompt;
   for (const BeamResult& result : beam_search(loaded.model, prompt,
                                               {.beams = options.beams,
                                               .max_new = params.max_new,
@@ -89,8 +99,10 @@ void run_beams(const GenerateVerb& options, const LoadedModel& loaded, const std
                                               .cache_type = params.cache_type,
                                               .executor = params.executor})) {
     const std::vector<std::int32_t> fresh(result.ids.end() - result.new_tokens, result.ids.end());
+    OrderedJson text;
+    if (loaded.tokenizer) text = text_behind(*loaded.tokenizer, before, fresh);
     report.push_back({{"new_ids", fresh},
-                      {"new_text", loaded.tokenizer ? OrderedJson(loaded.tokenizer->decode(fresh)) : OrderedJson()},
+                      {"new_text", text},
                       {"log_probability", result.log_probability},
                       {"score", result.score}});
   }
@@ -119,7 +131,7 @@ void run_generate(const GenerateVerb& options) {
     params.draft = &draft->model;
     params.draft_tokens = options.draft_tokens;
   }
-  if (options.beams > 1) return run_beams(options, loaded, prompt, params);
+  if (options.beams > 0) return run_beams(options, loaded, prompt, params);
   require(options.stop.empty() || tokenizer, "generate: --stop needs a tokenizer.json");
   StopStrings stop(options.stop);
   const bool decoder_only = !model.config().encoder.has_value();

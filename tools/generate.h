@@ -17,7 +17,7 @@ struct GenerateVerb {
   bool stop_at_end = false, ignore_end = false;
   std::vector<std::int32_t> ids;
   std::vector<std::string> stop;
-  std::int64_t max_new = 64, draft_tokens = 4, beams = 1, batch = 32;
+  std::int64_t max_new = 64, draft_tokens = 4, beams = 0, batch = 32;  // beams 0: no beam search
   double length_penalty = 1.0;
   std::optional<std::int64_t> top_k;
   std::optional<double> temperature, top_p, min_p, repetition_penalty;

@@ -312,6 +312,19 @@ TEST(Generate, SaysOfEachPromptWherePositionsEndedItsText) {
   EXPECT_THAT(run.err, testing::EndsWith("p.jsonl:2: ended after 64 of 100 tokens: the model has 64 positions\n"));
 }
 
+TEST(Generate, BeamsGiveTheTextThatPlainGenerationGives) {
+  const std::vector<std::string> arguments = {"generate", "builtin", "--prompt", "ROMEO:", "--max-new", "6", "--json"};
+  const auto plain = run_rootdk(arguments);
+  std::vector<std::string> with_beams = arguments;
+  with_beams.insert(with_beams.end(), {"--beams", "1"});
+  const auto beams = run_rootdk(with_beams);
+  ASSERT_EQ(plain.exit_code, 0) << plain.err;
+  ASSERT_EQ(beams.exit_code, 0) << beams.err;
+  ASSERT_EQ(json::parse(beams.out).size(), 1u);
+  EXPECT_EQ(json::parse(beams.out)[0]["new_ids"], json::parse(plain.out)["new_ids"]);
+  EXPECT_EQ(json::parse(beams.out)[0]["new_text"], json::parse(plain.out)["new_text"]);
+}
+
 TEST(Generate, TypesOfCacheAndWeightsDraftsAndBeams) {
   EXPECT_EQ(new_ids({"--cache", "f32"}), new_ids({"--no-cache"}));
   EXPECT_EQ(new_ids({"--cache", "int8"}).size(), 12u);

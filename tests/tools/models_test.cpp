@@ -325,6 +325,14 @@ TEST(Generate, BeamsGiveTheTextThatPlainGenerationGives) {
   EXPECT_EQ(json::parse(beams.out)[0]["new_text"], json::parse(plain.out)["new_text"]);
 }
 
+TEST(Generate, RefusesNumbersBeyond64Bits) {
+  for (const char* option : {"--max-new", "--top-k"}) {
+    const auto run = run_rootdk({"generate", kModels + "llama", "--ids", "1", option, "99999999999999999999"});
+    EXPECT_EQ(run.exit_code, 2) << option;
+    EXPECT_THAT(run.err, HasSubstr("99999999999999999999 does not fit into 64 bits")) << option;
+  }
+}
+
 TEST(Generate, TypesOfCacheAndWeightsDraftsAndBeams) {
   EXPECT_EQ(new_ids({"--cache", "f32"}), new_ids({"--no-cache"}));
   EXPECT_EQ(new_ids({"--cache", "int8"}).size(), 12u);

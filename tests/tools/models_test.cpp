@@ -5,8 +5,10 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -373,6 +375,30 @@ TEST(Quantize, KeepsWhatAnEncoderSaysAndOverwritesNothing) {
   const auto again = run_rootdk({"quantize", kModels + "llama", "--out", out});
   EXPECT_EQ(again.exit_code, 1);
   EXPECT_THAT(again.err, HasSubstr("is there already and not an empty folder"));
+}
+
+// A process may write files of 100 kB at most: what a full disk does, too.
+TEST(Quantize, LeavesNothingWhereItCannotWrite) {
+  namespace fs = std::filesystem;
+  const test::TemporaryFolder folder;
+  const std::string model = folder / "model", made = folder / "made", found = folder / "found";
+  fs::copy(kModels + "llama", model);
+  fs::create_directory(found);
+  const rlim_t limit = 100000;
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);  // the write fails instead
+  const rlimit small{.rlim_cur = limit, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  const auto first = run_rootdk({"quantize", model, "--out", made});
+  const auto second = run_rootdk({"quantize", model, "--out", found});
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_EQ(first.exit_code, 1);
+  EXPECT_THAT(first.err, HasSubstr("cannot write"));
+  EXPECT_FALSE(fs::exists(made));
+  EXPECT_EQ(second.exit_code, 1);
+  EXPECT_TRUE(fs::is_empty(found));
 }
 
 TEST(Generate, OptionsThatBeamsDoNotKnowAreRefused) {

@@ -101,10 +101,8 @@ void run_beams(const GenerateVerb& options, const LoadedModel& loaded, const std
     const std::vector<std::int32_t> fresh(result.ids.end() - result.new_tokens, result.ids.end());
     OrderedJson text;
     if (loaded.tokenizer) text = text_behind(*loaded.tokenizer, before, fresh);
-    report.push_back({{"new_ids", fresh},
-                      {"new_text", text},
-                      {"log_probability", result.log_probability},
-                      {"score", result.score}});
+    report.push_back(
+        {{"new_ids", fresh}, {"new_text", text}, {"log_probability", result.log_probability}, {"score", result.score}});
   }
   if (options.json) return print_report(report);
   for (const auto& beam : report) {

@@ -115,9 +115,9 @@ void fill_quantised(const TransformerConfig& config, const Parameters& parameter
 namespace {
 
 // What a quantised folder takes over from the one it is made of.
-constexpr const char* kSettings[] = {
-    "config.json",  "generation_config.json",    "tokenizer.json",       "tokenizer_config.json",
-    "modules.json", "sentence_bert_config.json", "1_Pooling/config.json"};
+constexpr const char* kSettings[] = {"config.json",           "generation_config.json", "tokenizer.json",
+                                     "tokenizer_config.json", "modules.json",           "sentence_bert_config.json",
+                                     "1_Pooling/config.json"};
 
 // The folder that a model is written to. Unless it is kept, it is left as it was found.
 class OutputFolder {

@@ -8,6 +8,7 @@
 
 #include "models/batch.h"
 #include "models/beam.h"
+#include "models/builtin.h"
 #include "models/checkpoint.h"
 #include "models/stop_strings.h"
 #include "rootdk/error.h"
@@ -107,8 +108,10 @@ TEST(Speculation, GivesTheTokensOfTheModelAlone) {
       }
     }
   }
-  const Transformer smaller = load_model(fixture("t5"));
-  EXPECT_THAT(error_of([&] { generate(model, prompt, {.draft = &smaller}); }), HasSubstr("vocabulary"));
+  const Transformer both = load_model(fixture("t5")), builtin = load_model(model_folder("builtin"));
+  EXPECT_THAT(error_of([&] { generate(model, prompt, {.draft = &both}); }), HasSubstr("t5 has an encoder"));
+  EXPECT_THAT(error_of([&] { generate(both, prompt, {.draft = &model}); }), HasSubstr("t5 has an encoder"));
+  EXPECT_THAT(error_of([&] { generate(model, prompt, {.draft = &builtin}); }), HasSubstr("not 1024 tokens beside 99"));
   EXPECT_THAT(error_of([&] { generate(model, prompt, {.cache = false, .draft = &other}); }), HasSubstr("cache"));
 }
 

@@ -126,7 +126,7 @@ class GroupTransport:
         came = [torch.empty_like(sent) for _ in range(self.size)]
         others = [rank for rank in range(self.size) if rank != self.rank]
         try:
-            works = [dist.irecv(came[rank], self._peers[rank], group=self.group, tag=_ROWS_TAG) for rank in others]
+            works: List[Any] = [dist.irecv(came[rank], self._peers[rank], group=self.group, tag=_ROWS_TAG) for rank in others]
             works += [dist.isend(sent, self._peers[rank], group=self.group, tag=_ROWS_TAG) for rank in others]
             for work in works:
                 work.wait(_duration(timeout))

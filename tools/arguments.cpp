@@ -1,9 +1,20 @@
 #include "tools/arguments.h"
 
 #include <CLI/CLI.hpp>
+#include <charconv>
 #include <cstdio>
 
 namespace rootdk::tools {
+namespace {
+
+// CLI11 would take a number beyond 64 bits as the largest.
+std::string refuse_overflow(const std::string& entry) {
+  std::int64_t number = 0;
+  const auto [rest, error] = std::from_chars(entry.data(), entry.data() + entry.size(), number);
+  return error == std::errc::result_out_of_range ? entry + " does not fit into 64 bits" : "";
+}
+
+}  // namespace
 
 Option* Option::required() {
   option_.required();
@@ -71,7 +82,11 @@ void Command::callback(const std::function<void()>& run) { app_.callback(run); }
 
 template <class T>
 Option* Command::add_option(const std::string& name, T& value, const std::string& help) {
-  return keep(app_.add_option(name, value, help));
+  CLI::Option* option = app_.add_option(name, value, help);
+  if constexpr (std::is_same_v<T, std::int64_t> || std::is_same_v<T, std::optional<std::int64_t>>) {
+    option->check(refuse_overflow);
+  }
+  return keep(option);
 }
 
 template Option* Command::add_option(const std::string&, std::string&, const std::string&);

@@ -73,23 +73,24 @@ void print_statistics(const OrderedJson& report) {
   }
 }
 
-// Says on stderr where the model's length cut the text short, or where the text went past what training showed.
-void tell_about_length(const TransformerConfig& config, const Generation& generation, std::int64_t max_new) {
-  const auto length = static_cast<long long>(generation.ids.size());
-  if (config.max_position > 0 && length > config.max_position && generation.new_tokens < max_new) {
-    std::fprintf(stderr, "rootdk: ended after %lld of %lld tokens: the model has %lld positions\n",
-                 static_cast<long long>(generation.new_tokens), static_cast<long long>(max_new),
-                 static_cast<long long>(config.max_position));
-  } else if (config.trained_context > 0 && length > config.trained_context) {
-    std::fprintf(stderr, "rootdk: the text has %lld tokens, and the model was trained on %lld at a time\n", length,
-                 static_cast<long long>(config.trained_context));
-  }
+// The text of new tokens, which depends on what stands before them: a word behind others begins with a space.
+std::string text_behind(const Tokenizer& tokenizer, std::span<const std::int32_t> before,
+                        std::span<const std::int32_t> fresh) {
+  StreamDecoder stream(tokenizer, {before.begin(), before.end()});
+  std::string text;
+  for (const std::int32_t id : fresh) text += stream.push(id);
+  return text;
+}
+
+void print_report(const OrderedJson& report) {
+  std::puts(report.dump(2, ' ', false, OrderedJson::error_handler_t::replace).c_str());
 }
 
 // The likeliest continuations, with their scores.
 void run_beams(const GenerateVerb& options, const LoadedModel& loaded, const std::vector<std::int32_t>& prompt,
                const GenerateParams& params) {
   OrderedJson report = OrderedJson::array();
+  const std::vector<std::int32_t> before = loaded.model.config().encoder ? std::vector<std::int32_t>() : prompt;
   for (const BeamResult& result : beam_search(loaded.model, prompt,
                                               {.beams = options.beams,
                                               .max_new = params.max_new,
@@ -98,15 +99,12 @@ void run_beams(const GenerateVerb& options, const LoadedModel& loaded, const std
                                               .cache_type = params.cache_type,
                                               .executor = params.executor})) {
     const std::vector<std::int32_t> fresh(result.ids.end() - result.new_tokens, result.ids.end());
-    report.push_back({{"new_ids", fresh},
-                      {"new_text", loaded.tokenizer ? OrderedJson(loaded.tokenizer->decode(fresh)) : OrderedJson()},
-                      {"log_probability", result.log_probability},
-                      {"score", result.score}});
+    OrderedJson text;
+    if (loaded.tokenizer) text = text_behind(*loaded.tokenizer, before, fresh);
+    report.push_back(
+        {{"new_ids", fresh}, {"new_text", text}, {"log_probability", result.log_probability}, {"score", result.score}});
   }
-  if (options.json) {
-    std::puts(report.dump(2).c_str());
-    return;
-  }
+  if (options.json) return print_report(report);
   for (const auto& beam : report) {
     std::printf("%8.3f  %s\n", beam["score"].get<double>(),
                 loaded.tokenizer ? beam["new_text"].get<std::string>().c_str() : beam["new_ids"].dump().c_str());
@@ -131,7 +129,7 @@ void run_generate(const GenerateVerb& options) {
     params.draft = &draft->model;
     params.draft_tokens = options.draft_tokens;
   }
-  if (options.beams > 1) return run_beams(options, loaded, prompt, params);
+  if (options.beams > 0) return run_beams(options, loaded, prompt, params);
   require(options.stop.empty() || tokenizer, "generate: --stop needs a tokenizer.json");
   StopStrings stop(options.stop);
   const bool decoder_only = !model.config().encoder.has_value();
@@ -178,16 +176,27 @@ void run_generate(const GenerateVerb& options) {
     report["speed_over_position"] = speed_over_position(generation);
     report["layers"] = layer_statistics(model, prompt, generation, params.executor);
   }
-  if (options.json) {
-    std::puts(report.dump(2).c_str());
-    return;
-  }
+  if (options.json) return print_report(report);
   std::printf("\n[%lld tokens, %.1f a second, cache %s]\n", static_cast<long long>(generation.new_tokens),
               generation.tokens_per_second(), params.cache ? "on" : "off");
   if (options.stats) print_statistics(report);
 }
 
 }  // namespace
+
+void tell_about_length(const TransformerConfig& config, const Generation& generation, std::int64_t max_new,
+                       const std::string& where) {
+  const auto length = static_cast<long long>(generation.ids.size());
+  const std::string from = where.empty() ? "rootdk: " : "rootdk: " + where + ": ";
+  if (config.max_position > 0 && length > config.max_position && generation.new_tokens < max_new) {
+    std::fprintf(stderr, "%sended after %lld of %lld tokens: the model has %lld positions\n", from.c_str(),
+                 static_cast<long long>(generation.new_tokens), static_cast<long long>(max_new),
+                 static_cast<long long>(config.max_position));
+  } else if (config.trained_context > 0 && length > config.trained_context) {
+    std::fprintf(stderr, "%sthe text has %lld tokens, and the model was trained on %lld at a time\n", from.c_str(),
+                 length, static_cast<long long>(config.trained_context));
+  }
+}
 
 void add_generate_command(Command& program) {
   Command* verb = program.add_subcommand("generate", "Continue a text with a checkpoint, token by token");

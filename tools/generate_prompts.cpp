@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <cstdio>
 #include <iterator>
-#include <map>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "core/check.h"
 #include "models/batch.h"
+#include "models/json_fields.h"
 #include "models/stop_strings.h"
 #include "tools/generate.h"
 #include "tools/text_file.h"
@@ -38,69 +39,73 @@ void naming(const std::string& where, Body body) {
   }
 }
 
-// Reads one field of a line into a number, where it is there.
-template <class T>
-void read_field(const OrderedJson& line, const char* name, const std::string& where, T& into) {
-  const auto found = line.find(name);
-  if (found == line.end()) return;
-  const bool fits = std::is_integral_v<T> ? found->is_number_integer() : found->is_number();
-  require(fits, where, ": ", name, " is ", found->dump(), ", not a ", std::is_integral_v<T> ? "whole " : "", "number");
-  into = found->template get<T>();
+void refuse_unknown_fields(const JsonFields& fields) {
+  static constexpr std::string_view kKnown[] = {"prompt", "ids",   "max_new", "temperature",        "top_k",
+                                                "top_p",  "min_p", "seed",    "repetition_penalty", "stop"};
+  for (const Json::Member& member : fields.object().items()) {
+    require(std::ranges::find(kKnown, member.name) != std::end(kKnown), fields.where(), ": the field ", member.name,
+            " is unknown");
+  }
 }
 
-void apply_fields(const OrderedJson& line, const std::string& where, GenerateParams& params) {
+void apply_fields(const JsonFields& fields, GenerateParams& params) {
+  refuse_unknown_fields(fields);
   SamplingParams& sampling = params.sampling;
-  for (const auto& [name, value] : line.items()) {
-    static constexpr std::string_view kKnown[] = {"prompt", "ids",   "max_new", "temperature",        "top_k",
-                                                  "top_p",  "min_p", "seed",    "repetition_penalty", "stop"};
-    require(std::ranges::find(kKnown, name) != std::end(kKnown), where, ": the field ", name, " is unknown");
-  }
-  read_field(line, "max_new", where, params.max_new);
-  for (const char* name : {"temperature", "top_k", "top_p", "min_p"}) {
-    if (line.contains(name)) sampling.greedy = false;
-  }
-  read_field(line, "temperature", where, sampling.temperature);
-  read_field(line, "top_k", where, sampling.top_k);
-  read_field(line, "top_p", where, sampling.top_p);
-  read_field(line, "min_p", where, sampling.min_p);
-  read_field(line, "repetition_penalty", where, sampling.repetition_penalty);
-  std::int64_t seed = 0;
-  read_field(line, "seed", where, seed);
-  require(seed >= 0, where, ": seed ", seed, " must not be negative");
-  if (line.contains("seed")) sampling.seed = static_cast<std::uint64_t>(seed);
+  if (fields.find({"temperature", "top_k", "top_p", "min_p"})) sampling.greedy = false;
+  params.max_new = fields.integer({"max_new"}, params.max_new);
+  sampling.temperature = fields.number({"temperature"}, sampling.temperature);
+  sampling.top_k = fields.integer({"top_k"}, sampling.top_k);
+  sampling.top_p = fields.number({"top_p"}, sampling.top_p);
+  sampling.min_p = fields.number({"min_p"}, sampling.min_p);
+  sampling.repetition_penalty = fields.number({"repetition_penalty"}, sampling.repetition_penalty);
+  sampling.seed = fields.natural({"seed"}, sampling.seed);
 }
 
-std::vector<std::string> stop_strings(const OrderedJson& line, const std::string& where, const GenerateVerb& options) {
-  const auto found = line.is_object() ? line.find("stop") : line.end();
-  if (!line.is_object() || found == line.end()) return options.stop;
+std::vector<std::string> stop_strings(const Json& line, const std::string& where, const GenerateVerb& options) {
+  const Json* found = line.find("stop");
+  if (!found || found->is_null()) return options.stop;
   if (found->is_string()) return {found->get<std::string>()};
+  require(found->is_array(), where, ": stop is ", JsonFields::shown(*found), ", neither a text nor a list of texts");
   std::vector<std::string> strings;
-  require(found->is_array(), where, ": stop is ", found->dump(), ", neither a text nor a list of texts");
-  for (const auto& entry : *found) {
-    require(entry.is_string(), where, ": stop has ", entry.dump(), ", which is no text");
+  for (const Json& entry : *found) {
+    require(entry.is_string(), where, ": stop has ", JsonFields::shown(entry), ", which is no text");
     strings.push_back(entry.get<std::string>());
   }
   return strings;
 }
 
-Request read_request(const OrderedJson& line, const std::string& where, const GenerateVerb& options,
-                     const LoadedModel& loaded) {
-  require(line.is_string() || line.is_object(), where, ": ", line.dump(), " is neither a text nor an object");
-  const bool text = line.is_string() || line.contains("prompt");
-  require(line.is_string() || line.contains("prompt") != line.contains("ids"), where, ": give either prompt or ids");
-  Request request{.where = where, .prompt = {}, .params = options.params(text)};
-  if (text) {
-    const OrderedJson& prompt = line.is_string() ? line : line["prompt"];
-    require(prompt.is_string(), where, ": prompt is ", prompt.dump(), ", not a text");
-    request.prompt = loaded.ids_of(prompt.get<std::string>());
-  } else {
-    for (const auto& id : line["ids"]) {
-      require(id.is_number_integer(), where, ": ids has ", id.dump());
-      request.prompt.push_back(id.get<std::int32_t>());
-    }
+std::vector<std::int32_t> token_ids(const Json& ids, const std::string& where) {
+  require(ids.is_array(), where, ": ids is ", JsonFields::shown(ids), ", not a list of numbers");
+  constexpr std::int64_t kLargest = std::numeric_limits<std::int32_t>::max();
+  std::vector<std::int32_t> all;
+  for (const Json& id : ids) {
+    const bool fits = id.is_number_unsigned() && id.get<std::uint64_t>() <= std::uint64_t{kLargest};
+    require(fits, where, ": ids has ", JsonFields::shown(id), ", which is no token");
+    all.push_back(id.get<std::int32_t>());
   }
-  if (line.is_object()) apply_fields(line, where, request.params);
-  naming(where, [&] { request.stop = StopStrings(stop_strings(line, where, options)); });
+  return all;
+}
+
+Request read_request(const Json& line, const std::string& where, const GenerateVerb& options,
+                     const LoadedModel& loaded) {
+  require(line.is_string() || line.is_object(), where, ": ", JsonFields::shown(line),
+          " is neither a text nor an object");
+  const Json* prompt = line.is_string() ? &line : line.find("prompt");
+  const Json* ids = line.find("ids");
+  require((prompt != nullptr) != (ids != nullptr), where, ": give either prompt or ids");
+  Request request{.where = where, .prompt = {}, .params = options.params(prompt != nullptr)};
+  if (line.is_object()) apply_fields(JsonFields(line, where), request.params);
+  naming(where, [&] {
+    if (prompt) {
+      require(prompt->is_string(), where, ": prompt is ", JsonFields::shown(*prompt), ", not a text");
+      request.prompt = loaded.ids_of(prompt->get<std::string>());
+    } else {
+      request.prompt = token_ids(*ids, where);
+    }
+    const std::vector<std::string> stop = stop_strings(line, where, options);
+    require(stop.empty() || loaded.tokenizer, "stop strings need a tokenizer.json");
+    request.stop = StopStrings(stop);
+  });
   if (loaded.tokenizer) {
     request.stream.emplace(*loaded.tokenizer,
                            loaded.model.config().encoder ? std::vector<std::int32_t>() : request.prompt);
@@ -116,9 +121,7 @@ std::vector<Request> read_requests(const GenerateVerb& options, const LoadedMode
     ++number;
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     const std::string where = options.prompts + ":" + std::to_string(number);
-    const OrderedJson json = OrderedJson::parse(line, nullptr, false);
-    require(!json.is_discarded(), where, ": is not a line of JSON");
-    requests.push_back(read_request(json, where, options, loaded));
+    requests.push_back(read_request(parse_json(line, where), where, options, loaded));
   }
   require(!requests.empty(), options.prompts, ": has no prompts");
   return requests;
@@ -157,7 +160,9 @@ void run_prompts(const GenerateVerb& options) {
       if (options.stream) print_json({{"index", token.request}, {"id", token.id}, {"text", text}});
       if (!token.last && !stopped) continue;
       if (!token.last) batch.cancel(token.request);
-      print_answer(token.request, request, batch.result(token.request));
+      const Generation& generation = batch.result(token.request);
+      print_answer(token.request, request, generation);
+      if (!stopped) tell_about_length(loaded.model.config(), generation, request.params.max_new, request.where);
     }
   }
 }

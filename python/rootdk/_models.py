@@ -139,7 +139,7 @@ class Model:
         ids = self.ids_of(prompt)
         tokens = list(self.stream(ids, max_new, **options))
         new = [token.id for token in tokens]
-        text = "".join(token.text for token in tokens) if options.get("stop") else self._text(new)
+        text = "".join(token.text for token in tokens) if options.get("stop") else self._text(ids, new)
         return Generation(text, new, ids, prompt if isinstance(prompt, str) and not self.has_encoder else "")
 
     @spells_out_sampling
@@ -220,7 +220,7 @@ class Model:
                 new[tokens[i].request].append(tokens[i].id)
         texts = [prompt if isinstance(prompt, str) and not self.has_encoder else "" for prompt in prompts]
         return [
-            Generation(self._text(new[number]), new[number], each, text)
+            Generation(self._text(each, new[number]), new[number], each, text)
             for number, each, text in zip(numbers, ids, texts)
         ]
 
@@ -255,7 +255,7 @@ class Model:
             places = (ctypes.byref(x) for x in (new, count, total, score))
             _abi.check(self._functions.beams_get(handle, i, *places))
             fresh = new[: count.value]
-            results.append(Beam(self._text(fresh), fresh, total.value, score.value))
+            results.append(Beam(self._text(ids, fresh), fresh, total.value, score.value))
         return results
 
     def embed(
@@ -288,8 +288,13 @@ class Model:
             return result
         return numpy.array(result.memoryview())
 
-    def _text(self, ids: List[int]) -> str:
-        return self.decode(ids) if self.has_tokenizer else ""
+    def _text(self, prompt: List[int], new: List[int]) -> str:
+        """The text of new tokens. It depends on what stands before them: a word behind others begins with a space."""
+        if not self.has_tokenizer:
+            return ""
+        before = [] if self.has_encoder else prompt[-8:]
+        head, text = self.decode(before), self.decode([*before, *new])
+        return text[len(head) :] if text.startswith(head) else self.decode(new)
 
 
 def load(

@@ -3,10 +3,12 @@
 import ctypes
 import datetime
 import itertools
-from typing import Any, Callable, Dict, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
 import torch.distributed as dist
+
+from ._errors import DeviceError
 
 Group = Optional["dist.ProcessGroup"]  # None: all ranks
 
@@ -41,6 +43,23 @@ class _Transport(ctypes.Structure):
     ]
 
 
+# gloo ends the process where a message meets a smaller one. Those of the library have tag 0: a rank that is in another call, a backward
+# pass for one, is waited for until the time-out.
+_ROWS_TAG = 1
+
+
+class _Rows(ctypes.Structure):
+    """What a rank tells the others before a call."""
+
+    _fields_ = [("queries", ctypes.c_int64), ("keys", ctypes.c_int64), ("failure", ctypes.c_char * 496)]
+
+
+def _duration(seconds: float) -> datetime.timedelta:
+    """A time-out that is no number, or not positive, is refused by the library, once every rank has begun the call."""
+    longest = 1e8
+    return datetime.timedelta(seconds=min(seconds, longest) if seconds > 0 else 300.0)
+
+
 class GroupTransport:
     """The ranks of a torch.distributed group, as the library calls them."""
 
@@ -52,6 +71,7 @@ class GroupTransport:
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         self._peers = [self._global(r) for r in range(self.size)]
         self._open: Dict[int, Tuple[Any, torch.Tensor]] = {}
+        self._kept: List[Any] = []
         self._numbers = itertools.count(1)
         self._failure = ctypes.create_string_buffer(b"")
         self.functions = _Transport(
@@ -91,11 +111,41 @@ class GroupTransport:
     def _wait(self, _: Any, transfer: int, timeout: float) -> int:
         try:
             work, _bytes = self._open.pop(transfer)
-            work.wait(datetime.timedelta(seconds=timeout))
+            work.wait(_duration(timeout))
             return 0
         except Exception as error:
             self._failed(error)
             return 1
+
+    def rows_of_all(self, rows: Tuple[int, int], failure: Optional[Exception], timeout: float) -> Tuple[int, int]:
+        """How many queries and keys all ranks have together, of those that each rank has. A failure of one rank is an error on every
+        rank; so is a rank that does not answer in time. Every call on the CPU begins with it."""
+        text = "" if failure is None else f"{type(failure).__name__}: {failure}"
+        own = _Rows(*rows, text.encode(errors="replace")[: _Rows.failure.size - 1])
+        sent = torch.frombuffer(bytearray(own), dtype=torch.uint8)
+        came = [torch.empty_like(sent) for _ in range(self.size)]
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        try:
+            works: List[Any] = [dist.irecv(came[rank], self._peers[rank], group=self.group, tag=_ROWS_TAG) for rank in others]
+            works += [dist.isend(sent, self._peers[rank], group=self.group, tag=_ROWS_TAG) for rank in others]
+            for work in works:
+                work.wait(_duration(timeout))
+        except Exception as error:
+            self._kept.append((sent, came))  # which a transfer may still touch
+            if failure is not None:
+                raise failure from None
+            raise DeviceError(
+                f"rootdk: rank {self.rank}: the other ranks did not begin the call within {timeout:g} seconds, or failed: {error}"
+            ) from error
+        if failure is not None:
+            raise failure
+        queries, keys = rows
+        for rank in others:
+            told = _Rows.from_buffer_copy(bytes(came[rank].tolist()))
+            if told.failure:
+                raise ValueError(f"rootdk: rank {rank}: {told.failure.decode(errors='replace')}")
+            queries, keys = queries + told.queries, keys + told.keys
+        return queries, keys
 
     @property
     def address(self) -> int:
@@ -107,6 +157,6 @@ _transports: Dict[Any, GroupTransport] = {}
 
 def transport_of(group: Any) -> GroupTransport:
     transport = _transports.get(group)
-    if transport is None or transport.size != dist.get_world_size(group):
+    if transport is None or (transport.rank, transport.size) != (dist.get_rank(group), dist.get_world_size(group)):
         transport = _transports[group] = GroupTransport(group)
     return transport

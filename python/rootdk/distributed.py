@@ -144,19 +144,48 @@ class _Ranks(NamedTuple):
         require_reach(group, q.device)
         return cls(group, dist.get_rank(group), dist.get_world_size(group), q.device)
 
-    def total(self, rows: int) -> int:
+    def totals(self, q: torch.Tensor, k: torch.Tensor) -> Tuple[int, int]:
+        """How many queries and keys all ranks have together."""
         on_device = str(dist.get_backend(self.group)) == "nccl"
-        total = torch.tensor([rows], device=self.device if on_device else "cpu")
-        dist.all_reduce(total, group=self.group)
-        return int(total)
+        rows = torch.tensor([q.shape[2], k.shape[2]], device=self.device if on_device else "cpu")
+        dist.all_reduce(rows, group=self.group)
+        return int(rows[0]), int(rows[1])
 
-    def resolve(self, layout: Union[str, Shares], rows: int, starts: Any, causal: bool) -> Shares:
-        """The ranges of each rank."""
-        if not isinstance(layout, str):
-            return layout
-        if layout == "documents" and starts is None:
-            raise ValueError('rootdk: shares="documents" needs q_starts')
-        return shares(layout, self.total(rows) if layout != "documents" else 0, self.size, starts=starts, causal=causal)
+
+def _require_tensors(q: Any, k: Any, v: Any) -> None:
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(x, torch.Tensor):
+            raise TypeError(f"rootdk: {name} is a {type(x).__name__}, expected a PyTorch tensor")
+        if x.dim() != 4:
+            raise ValueError(f"rootdk: {name} has the shape {tuple(x.shape)}, expected four dimensions")
+
+
+Layout = Union[str, Shares]
+
+
+def _require_layouts(queries: Layout, keys: Optional[Layout], options: Dict[str, Any]) -> None:
+    for name, layout, starts in (("shares", queries, "q_starts"), ("kv_shares", keys, "kv_starts")):
+        if isinstance(layout, str):
+            choice(layout, LAYOUTS, "layout")
+            if layout == "documents" and options.get(starts) is None:
+                raise ValueError(f'rootdk: {name}="documents" needs {starts}')
+
+
+def _resolve(
+    queries: Layout, keys: Optional[Layout], totals: Tuple[int, int], ranks: int, options: Dict[str, Any]
+) -> Tuple[Shares, Optional[Shares]]:
+    """The ranges of queries and keys of each rank; None: the keys lie as the queries do."""
+    causal = bool(options.get("causal"))
+
+    def ranges(layout: Layout, total: int, starts: Any) -> Shares:
+        return shares(layout, total, ranks, starts=starts, causal=causal) if isinstance(layout, str) else layout
+
+    starts = options.get("q_starts") if queries == "documents" else None
+    if keys is None:
+        of_keys = ranges(queries, totals[1], None) if isinstance(queries, str) and queries != "documents" else None
+    else:
+        of_keys = ranges(keys, totals[1], options.get("kv_starts") if keys == "documents" else None)
+    return ranges(queries, totals[0], starts), of_keys
 
 
 @overload
@@ -284,34 +313,26 @@ def attention(
     The other options are those of rootdk.attention; kv_lengths, q_starts, kv_starts and block_mask describe the whole, mask
     and bias have this rank's rows and all keys. Gradients of bias are those of its rows here; of a bias with one row for
     all queries, and of relative_table, alibi_slopes, sinks and additive_v, those of the whole on every rank."""
-    for name, x in (("q", q), ("k", k), ("v", v)):
-        if not isinstance(x, torch.Tensor):
-            raise TypeError(f"rootdk: {name} is a {type(x).__name__}, expected a PyTorch tensor")
-        if x.dim() != 4:
-            raise ValueError(f"rootdk: {name} has the shape {tuple(x.shape)}, expected four dimensions")
-    ranks = _Ranks.of(group, q)
-    causal = bool(options.get("causal"))
-    queries = ranks.resolve(shares, q.shape[2], options.get("q_starts"), causal)
-    if kv_shares is None and isinstance(shares, str) and shares != "documents":
-        keys: Optional[Shares] = ranks.resolve(shares, k.shape[2], None, causal)
-    else:
-        keys = None if kv_shares is None else ranks.resolve(kv_shares, k.shape[2], options.get("kv_starts"), causal)
-    if q.is_cuda:
+    if isinstance(q, torch.Tensor) and q.is_cuda:
+        _require_tensors(q, k, v)
         maps = map_size is not None or weights is not False
-        return _on_device(ranks, queries, keys, stats, maps, q, k, v, options)
-    params = Params(options)
-    params.read_seed()
-    cut = Cut(
-        transport_of(group),
-        queries,
-        keys,
-        choice(scheme, SCHEMES, "scheme"),
-        whole(key_chunk, "key_chunk"),
-        whole(query_block, "query_block"),
-        float(timeout),
-        whole(head_ranks, "head_ranks"),
-    )
-    request = StatsRequest.make(stats, map_size, weights, 1)
+        return _on_device(_Ranks.of(group, q), shares, kv_shares, stats, maps, q, k, v, options)
+    transport, rows = transport_of(group), (0, 0)
+    failure: Optional[Exception] = None  # of this rank, which the others are told of
+    try:
+        _require_tensors(q, k, v)
+        rows = (q.shape[2], k.shape[2])
+        params = Params(options)
+        params.read_seed()
+        numbers = whole(key_chunk, "key_chunk"), whole(query_block, "query_block"), float(timeout), whole(head_ranks, "head_ranks")
+        scheme_number = choice(scheme, SCHEMES, "scheme")
+        request = StatsRequest.make(stats, map_size, weights, 1)
+        _require_layouts(shares, kv_shares, options)
+    except Exception as error:
+        failure = error
+    totals = transport.rows_of_all(rows, failure, timeout if isinstance(timeout, (int, float)) else 0.0)
+    queries, keys = _resolve(shares, kv_shares, totals, transport.size, options)
+    cut = Cut(transport, queries, keys, scheme_number, *numbers)
     asked = () if request is None else request.names
     request = (request or StatsRequest())._replace(names=asked if "lse" in asked else ("lse", *asked))
     results = _Attention.apply(cut, params, request, threads, q, k, v, *(params.tensors.get(n) for n in DIFFERENTIABLE))
@@ -324,10 +345,13 @@ def attention(
 
 
 def _on_device(
-    ranks: _Ranks, queries: Shares, keys: Optional[Shares], stats: Stats, maps: bool, q: Any, k: Any, v: Any, options: Dict[str, Any]
+    ranks: _Ranks, layout: Layout, kv_layout: Optional[Layout], stats: Stats, maps: bool, q: Any, k: Any, v: Any, options: Dict[str, Any]
 ) -> Any:
     """The same where tensors lie on a GPU."""
     sinks = options.get("sinks")
+    _require_layouts(layout, kv_layout, options)
+    named = isinstance(layout, str) or isinstance(kv_layout, str)
+    queries, keys = _resolve(layout, kv_layout, ranks.totals(q, k) if named else (0, 0), ranks.size, options)
 
     def prepare() -> Tuple[Tuple[DeviceCut, Tuple[str, ...]], Dict[str, Any]]:
         if maps:

@@ -16,7 +16,7 @@ struct Statement {
   struct Entry {
     char name[kName];
     std::int64_t bits;
-    std::int64_t is_double;
+    EntryKind kind;
   };
 
   std::int64_t kind;  // of its error; -1: none
@@ -48,7 +48,7 @@ std::uint64_t hash_elements(std::uint64_t so_far, const ConstTensorView& values,
 // The sizes that a mask or a bias has on every rank: all but its rows.
 void add_row_tensor(Request& request, const std::string& name, const ConstTensorView& view) {
   request.add(name + " given", static_cast<std::int64_t>(view.defined()));
-  request.add(name + " dtype", view.defined() ? static_cast<std::int64_t>(view.dtype) : 0);
+  request.add(name + " dtype", view.defined() ? view.dtype : DType::f32);
   request.add(name + " batch", view.defined() ? view.size(0) : 0);
   request.add(name + " heads", view.defined() ? view.size(1) : 0);
   request.add(name + " keys", view.defined() ? view.size(3) : 0);
@@ -69,17 +69,19 @@ Statement statement_of(const Request& request) {
     Statement::Entry& to = statement.entries[statement.count++];
     copy_text(to.name, Statement::kName, entry.name);
     to.bits = entry.bits;
-    to.is_double = entry.is_double;
+    to.kind = entry.kind;
   }
   return statement;
 }
 
 std::string value_of(const Statement::Entry& entry) {
   std::ostringstream text;
-  if (entry.is_double) {
-    text << std::bit_cast<double>(entry.bits);
-  } else {
-    text << entry.bits;
+  switch (entry.kind) {
+    case EntryKind::real: text << std::bit_cast<double>(entry.bits); break;
+    case EntryKind::dtype: text << name_of(static_cast<DType>(entry.bits)); break;
+    case EntryKind::scheme: text << name_of(static_cast<Scheme>(entry.bits)); break;
+    case EntryKind::contents: text << (entry.bits == 0 ? "not given" : "given"); break;
+    case EntryKind::whole: text << entry.bits; break;
   }
   return text.str();
 }
@@ -89,6 +91,9 @@ void compare(std::string_view operation, const Statement& a, int rank_a, const S
     const Statement::Entry &x = a.entries[i], &y = b.entries[i];
     require(std::strcmp(x.name, y.name) == 0, operation, ": rank ", rank_a, " and rank ", rank_b,
             " make different calls (", x.name, ", ", y.name, ")");
+    const bool hidden = x.kind == EntryKind::contents && x.bits != 0 && y.bits != 0;  // hashes say nothing to a reader
+    require(x.bits == y.bits || !hidden, operation, ": ", x.name, " on rank ", rank_a, " and on rank ", rank_b,
+            " are not the same");
     require(x.bits == y.bits, operation, ": ", x.name, " is ", value_of(x), " on rank ", rank_a, " but ", value_of(y),
             " on rank ", rank_b);
   }
@@ -97,11 +102,19 @@ void compare(std::string_view operation, const Statement& a, int rank_a, const S
 }  // namespace
 
 void Request::add(std::string_view name, std::int64_t value) {
-  entries_.push_back({.name = std::string(name), .bits = value, .is_double = false});
+  entries_.push_back({.name = std::string(name), .bits = value, .kind = EntryKind::whole});
 }
 
 void Request::add(std::string_view name, double value) {
-  entries_.push_back({.name = std::string(name), .bits = std::bit_cast<std::int64_t>(value), .is_double = true});
+  entries_.push_back({.name = std::string(name), .bits = std::bit_cast<std::int64_t>(value), .kind = EntryKind::real});
+}
+
+void Request::add(std::string_view name, DType dtype) {
+  entries_.push_back({.name = std::string(name), .bits = static_cast<std::int64_t>(dtype), .kind = EntryKind::dtype});
+}
+
+void Request::add(std::string_view name, Scheme scheme) {
+  entries_.push_back({.name = std::string(name), .bits = static_cast<std::int64_t>(scheme), .kind = EntryKind::scheme});
 }
 
 void Request::add(std::string_view name, const Shares& shares) {
@@ -111,13 +124,17 @@ void Request::add(std::string_view name, const Shares& shares) {
     const std::size_t count = share.size();
     sum = hash(sum, &count, sizeof count);
   }
-  add(name, static_cast<std::int64_t>(sum));
+  add_contents(name, static_cast<std::int64_t>(sum));
 }
 
 void Request::add(std::string_view name, const ConstTensorView& values) {
-  if (!values.defined()) return add(name, std::int64_t{0});
-  if (values.device.kind != DeviceKind::cpu) return add(name, values.elements());  // the host cannot look
-  add(name, static_cast<std::int64_t>(hash_elements(kHashStart, values, 0, 0)));
+  if (!values.defined()) return add_contents(name, 0);
+  if (values.device.kind != DeviceKind::cpu) return add_contents(name, values.elements());  // the host cannot look
+  add_contents(name, static_cast<std::int64_t>(hash_elements(kHashStart, values, 0, 0)));
+}
+
+void Request::add_contents(std::string_view name, std::int64_t hash) {
+  entries_.push_back({.name = std::string(name), .bits = hash, .kind = EntryKind::contents});
 }
 
 void agree(std::string_view operation, Transport& transport, double timeout_seconds,
@@ -151,7 +168,7 @@ void agree(std::string_view operation, Transport& transport, double timeout_seco
 void add_whole(Request& request, const Whole& whole, const DistributedParams& distributed,
                const AttentionParams& params, DType dtype) {
   const AttentionShape& s = whole.shape;
-  request.add("dtype", static_cast<std::int64_t>(dtype));
+  request.add("dtype", dtype);
   request.add("batch", s.batch);
   request.add("heads", s.heads);
   request.add("kv_heads", s.kv_heads);
@@ -161,8 +178,6 @@ void add_whole(Request& request, const Whole& whole, const DistributedParams& di
   request.add("kv_len", s.kv_len);
   request.add("key_chunk", distributed.key_chunk);
   request.add("query_block", distributed.query_block);
-  request.add("scheme", static_cast<std::int64_t>(distributed.scheme));
-  request.add("head_ranks", static_cast<std::int64_t>(distributed.head_ranks));
   request.add("shares of queries", distributed.queries);
   request.add("shares of keys", distributed.keys);
   request.add("score", static_cast<std::int64_t>(params.score));
@@ -187,6 +202,9 @@ void add_whole(Request& request, const Whole& whole, const DistributedParams& di
   request.add("block_kv", params.block_kv);
   add_row_tensor(request, "mask", params.mask);
   add_row_tensor(request, "bias", params.bias);
+  // Last: where nothing is said of them, they follow from the rest.
+  request.add("scheme", distributed.scheme);
+  request.add("head_ranks", static_cast<std::int64_t>(distributed.head_ranks));
 }
 
 }  // namespace rootdk::distributed

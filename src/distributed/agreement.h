@@ -12,11 +12,16 @@
 
 namespace rootdk::distributed {
 
-// Named numbers that must be the same on every rank.
+// How a value reads in a message.
+enum class EntryKind : std::int64_t { whole, real, dtype, scheme, contents };
+
+// Named values that must be the same on every rank.
 class Request {
  public:
   void add(std::string_view name, std::int64_t value);
   void add(std::string_view name, double value);
+  void add(std::string_view name, DType dtype);
+  void add(std::string_view name, Scheme scheme);
   void add(std::string_view name, const Shares& shares);  // by a hash
   void add(std::string_view name,
            const ConstTensorView& values);  // a hash of the elements; on a GPU their number; not given: 0
@@ -24,11 +29,13 @@ class Request {
   struct Entry {
     std::string name{};
     std::int64_t bits = 0;
-    bool is_double = false;
+    EntryKind kind = EntryKind::whole;
   };
   const std::vector<Entry>& entries() const { return entries_; }
 
  private:
+  void add_contents(std::string_view name, std::int64_t hash);
+
   std::vector<Entry> entries_;
 };
 

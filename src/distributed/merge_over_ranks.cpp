@@ -53,7 +53,7 @@ Tensor gather(Transport& transport, const ConstTensorView& view, double timeout_
 void merge_over_ranks(Transport& transport, TensorView out, TensorView lse, double timeout_seconds) {
   distributed::agree(kOperation, transport, timeout_seconds, [&](distributed::Request& request) {
     check(out, lse);
-    request.add("dtype", static_cast<std::int64_t>(out.dtype));
+    request.add("dtype", out.dtype);
     constexpr const char* kNames[] = {"batch", "heads", "q_len", "value_dim"};
     for (int d = 0; d < 4; ++d) request.add(kNames[d], out.size(d));
   });

@@ -13,7 +13,7 @@ MultiHeadConfig checked(MultiHeadConfig config) {
   require(config.d_model > 0 && config.heads > 0, "multi-head attention: d_model ", config.d_model, " and heads ",
           config.heads, " must be positive");
   if (config.kv_heads == 0) config.kv_heads = config.heads;
-  require(config.heads % config.kv_heads == 0, "multi-head attention: heads ", config.heads,
+  require(config.kv_heads > 0 && config.heads % config.kv_heads == 0, "multi-head attention: heads ", config.heads,
           " is not a multiple of kv_heads ", config.kv_heads);
   if (config.head_dim == 0) {
     require(config.d_model % config.heads == 0, "multi-head attention: d_model ", config.d_model, " is not heads ",

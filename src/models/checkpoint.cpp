@@ -60,6 +60,7 @@ void adapt_to_file(TransformerConfig& config, const Checkpoint& checkpoint) {
       config.stack.stored_positions = rows(binding.stored);
     }
   }
+  if (sinusoidal) config.max_position = config.stack.stored_positions;
 }
 
 // What write_quantised() noted of the file it read.
@@ -77,6 +78,7 @@ void adapt_to_quantised(TransformerConfig& config, const Checkpoint& checkpoint)
     return checkpoint.contains(name) && !checkpoint.shape(name).empty() ? checkpoint.shape(name)[0] : 0;
   };
   config.stack.stored_positions = rows("stack.positions.weight");
+  if (config.stack.stored_positions > 0) config.max_position = config.stack.stored_positions;
   if (config.encoder) config.encoder->stored_positions = rows("encoder.positions.weight");
 }
 

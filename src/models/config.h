@@ -46,7 +46,7 @@ struct TransformerConfig {
   std::string architecture;  // model_type
   std::int64_t d_model = 0, vocab_size = 0;
   std::int64_t decoder_vocab_size = 0;  // of the logits; differs from vocab_size only with separate embeddings
-  std::int64_t max_position = 0;        // rows of the learned table; 0: no limit
+  std::int64_t max_position = 0;        // rows of a learned or stored table; 0: no limit
   std::int64_t trained_context = 0;     // tokens of a training sequence, as the config names them; 0: it does not
   std::int64_t token_types = 0;
   PositionEncoding positions = PositionEncoding::none;

@@ -54,21 +54,31 @@ std::vector<Ids> token_lists(const LoadedModel& loaded, std::span<const std::str
   return lists;
 }
 
-// A file of settings; an empty object where there is none.
-Json settings_in(const std::filesystem::path& path) {
+// A file of settings, or what counts where there is none.
+Json settings_in(const std::filesystem::path& path, Json otherwise) {
   std::ifstream file(path, std::ios::binary);
-  if (!file) return Json::object();
+  if (!file) return otherwise;
   const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  Json document = parse_json(text, path.string());
-  require(document.is_object(), path.string(), ": is not an object");
-  return document;
+  return parse_json(text, path.string());
+}
+
+// sentence-transformers lists what follows the encoder. A part that is left out would give other vectors.
+void check_modules(const std::filesystem::path& path) {
+  const Json modules = settings_in(path, Json::array());
+  require(modules.is_array(), path.string(), ": is not a list");
+  for (const Json& module : modules) {
+    const std::string type = JsonFields(module, path.string()).text({"type"}, "");
+    const std::string_view name = std::string_view(type).substr(type.rfind('.') + 1);
+    require(name == "Transformer" || name == "Pooling" || name == "Normalize", path.string(), ": the module ", type,
+            " is not supported; supported: Transformer, Pooling, Normalize");
+  }
 }
 
 }  // namespace
 
 std::int64_t stored_max_tokens(const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / "sentence_bert_config.json";
-  const Json document = settings_in(path);
+  const Json document = settings_in(path, Json::object());
   const JsonFields fields(document, path.string());
   if (!fields.has("max_seq_length")) return 0;
   const std::int64_t tokens = fields.size({"max_seq_length"});
@@ -84,8 +94,10 @@ std::int64_t longest_text(const LoadedModel& loaded, const EmbedParams& params) 
 }
 
 Pooling stored_pooling(const std::filesystem::path& folder) {
+  check_modules(folder / "modules.json");
   const std::filesystem::path path = folder / "1_Pooling" / "config.json";
-  const Json document = settings_in(path);
+  const Json document = settings_in(path, Json::object());
+  require(document.is_object(), path.string(), ": is not an object");
   bool mean = false, first_token = false;
   for (const auto& [name, value] : document.items()) {
     if (!name.starts_with("pooling_mode_") || !value.is_boolean() || !value.get<bool>()) continue;

@@ -24,7 +24,7 @@ struct EmbedParams {
 };
 
 // What 1_Pooling/config.json of a sentence-transformers folder says; mean where there is none. A way of pooling that is
-// not supported is an error that names it.
+// not supported, or a further module in its modules.json, is an error that names it.
 Pooling stored_pooling(const std::filesystem::path& folder);
 // max_seq_length of its sentence_bert_config.json; 0 where there is none.
 std::int64_t stored_max_tokens(const std::filesystem::path& folder);

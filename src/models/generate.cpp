@@ -116,6 +116,9 @@ Continuation::Continuation(const Transformer& model, std::span<const std::int32_
   require(!prompt.empty(), "generate: the prompt has no tokens");
   if (config_->encoder) {
     require(config_->decoder_start >= 0, "generate: the config has no decoder_start_token_id");
+    const std::int64_t positions = config_->encoder->stored_positions;
+    require(positions == 0 || static_cast<std::int64_t>(prompt.size()) <= positions, "generate: the source has ",
+            prompt.size(), " tokens, but the encoder has ", positions, " positions");
     result_.ids = {static_cast<std::int32_t>(config_->decoder_start)};
   } else {
     result_.ids.assign(prompt.begin(), prompt.end());
@@ -155,10 +158,12 @@ class Generator::Stepper {
       cached_.emplace(model, source(), CacheOptions{.dtype = params.cache_type, .tokens = capacity}, context_);
     if (!params.draft) return;
     require(params.cache, "generate: a draft needs the cache");
-    require(params.draft->config().decoder_vocab_size == model.config().decoder_vocab_size && !encoder_ &&
-                !params.draft->config().encoder,
-            "generate: a draft is a decoder with the vocabulary of the model: ",
-            params.draft->config().decoder_vocab_size, " and ", model.config().decoder_vocab_size, " tokens");
+    const TransformerConfig &config = model.config(), &of_draft = params.draft->config();
+    require(!config.encoder && !of_draft.encoder, "generate: a draft is a decoder for a decoder, and ",
+            config.encoder ? config.architecture : of_draft.architecture, " has an encoder");
+    require(of_draft.decoder_vocab_size == config.decoder_vocab_size,
+            "generate: a draft has the vocabulary of the model, not ", of_draft.decoder_vocab_size, " tokens beside ",
+            config.decoder_vocab_size);
     speculation_.emplace(*params.draft, params.draft_tokens, params.cache_type, capacity, context_);
   }
 

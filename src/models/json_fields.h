@@ -54,6 +54,14 @@ class JsonFields {
     const Json* value = find(names);
     return value ? as_integer(*value, *names.begin()) : otherwise;
   }
+  // A whole number from 0 on.
+  std::uint64_t natural(std::initializer_list<std::string_view> names, std::uint64_t otherwise) const {
+    const Json* value = find(names);
+    if (!value) return otherwise;
+    require(value->is_number_unsigned(), where_, ": ", *names.begin(), " must be a whole number from 0 to ",
+            std::numeric_limits<std::uint64_t>::max(), ", not ", shown(*value));
+    return value->get<std::uint64_t>();
+  }
   // A size: at least 1 and small enough that products of a few of them do not overflow.
   std::int64_t size(std::initializer_list<std::string_view> names) const {
     return as_size(integer(names), *names.begin());

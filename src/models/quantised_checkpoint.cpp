@@ -4,6 +4,7 @@
 
 #include "core/check.h"
 #include "core/strided.h"
+#include "models/write_text.h"
 
 namespace rootdk {
 namespace {
@@ -111,6 +112,46 @@ void fill_quantised(const TransformerConfig& config, const Parameters& parameter
   }
 }
 
+namespace {
+
+// What a quantised folder takes over from the one it is made of.
+constexpr const char* kSettings[] = {"config.json",           "generation_config.json", "tokenizer.json",
+                                     "tokenizer_config.json", "modules.json",           "sentence_bert_config.json",
+                                     "1_Pooling/config.json"};
+
+// The folder that a model is written to. Unless it is kept, it is left as it was found.
+class OutputFolder {
+ public:
+  explicit OutputFolder(const fs::path& path) : path_(path) {
+    std::error_code error;
+    made_ = fs::create_directories(path, error);
+    require(!error, ErrorKind::file, "quantize: ", path.string(), " cannot be made: ", error.message());
+  }
+  OutputFolder(const OutputFolder&) = delete;
+  OutputFolder& operator=(const OutputFolder&) = delete;
+  ~OutputFolder() {
+    if (kept_) return;
+    std::error_code ignored;
+    for (const char* file : kSettings) fs::remove(path_ / file, ignored);
+    fs::remove(path_ / "1_Pooling", ignored);  // fails where it holds anything, as the next one does
+    if (made_) fs::remove(path_, ignored);
+  }
+  void copy_settings(const fs::path& from) const {
+    for (const char* file : kSettings) {
+      if (!fs::exists(from / file)) continue;
+      fs::create_directories((path_ / file).parent_path());
+      fs::copy_file(from / file, path_ / file);
+    }
+  }
+  void keep() { kept_ = true; }
+
+ private:
+  fs::path path_;
+  bool made_ = false, kept_ = false;
+};
+
+}  // namespace
+
 std::uint64_t write_quantised(const fs::path& folder, WeightFormat weights, const fs::path& out, Executor* executor) {
   require(weights == WeightFormat::i8 || weights == WeightFormat::i4, "quantize: ", name_of(weights),
           " is neither int8 nor int4");
@@ -118,6 +159,8 @@ std::uint64_t write_quantised(const fs::path& folder, WeightFormat weights, cons
   require(!fs::exists(out) || (fs::is_directory(out) && fs::is_empty(out)), ErrorKind::file, "quantize: ", out.string(),
           " is there already and not an empty folder");
   require(!is_quantised(Checkpoint::open(folder)), "quantize: ", folder.string(), " is quantised already");
+  OutputFolder output(out);
+  require_writable(out / "model.safetensors");  // before the work, not after it
   const Transformer model = load_model(folder, {.weights = weights, .executor = executor});
   std::vector<NamedTensor> tensors;
   for (const Parameter& parameter : model.parameters()) {
@@ -128,19 +171,12 @@ std::uint64_t write_quantised(const fs::path& folder, WeightFormat weights, cons
       add_matrix(tensors, parameter.name, matrix_of(node));
     }
   }
-  std::error_code error;
-  fs::create_directories(out, error);
-  require(!error, ErrorKind::file, "quantize: ", out.string(), " cannot be made: ", error.message());
-  for (const char* file : {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json",
-                           "sentence_bert_config.json", "1_Pooling/config.json"}) {
-    if (!fs::exists(folder / file)) continue;
-    fs::create_directories((out / file).parent_path());
-    fs::copy_file(folder / file, out / file);
-  }
+  output.copy_settings(folder);
   write_safetensors(out / "model.safetensors", tensors,
                     {{kWeightsKey, std::string(name_of(weights))},
                      {"rootdk_stored_type", std::string(name_of(model.config().stored_type))},
                      {"rootdk_tied_head", model.config().tied_head ? "1" : "0"}});
+  output.keep();
   return fs::file_size(out / "model.safetensors");
 }
 

@@ -1,6 +1,7 @@
 #include "models/speculation.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "core/check.h"
 
@@ -24,6 +25,13 @@ Value CachedText::extend(std::span<const std::int32_t> text, ExtendOutput output
   return result;
 }
 
+std::int64_t CachedText::longest() const {
+  constexpr std::int64_t kAny = std::numeric_limits<std::int64_t>::max();
+  const TransformerConfig& config = model_->config();
+  return std::min(config.max_position > 0 ? config.max_position : kAny,
+                  config.rope.dynamic ? config.rope.max_position : kAny);
+}
+
 Speculation::Speculation(const Transformer& draft, std::int64_t tokens, std::optional<DType> cache_type,
                          std::int64_t capacity, Context& context)
     : draft_(draft, {}, {.dtype = cache_type, .tokens = capacity}, context), tokens_(tokens) {
@@ -33,6 +41,12 @@ Speculation::Speculation(const Transformer& draft, std::int64_t tokens, std::opt
 std::span<const float> Speculation::row(std::size_t number) const {
   const auto width = static_cast<std::size_t>(logits_->width());
   return std::as_const(*logits_).value().values<float>().subspan(number * width, width);
+}
+
+std::int64_t Speculation::count_behind(std::int64_t length, std::int64_t most, const CachedText& model) const {
+  // The last proposal is given to the model, but not to the draft.
+  const std::int64_t room = std::min(model.longest() - length, draft_.longest() - (length - 1));
+  return std::max<std::int64_t>(0, std::min({tokens_, most - 1, room}));
 }
 
 void Speculation::propose(const std::vector<std::int32_t>& text, std::int64_t count, Context& context) {
@@ -52,7 +66,7 @@ std::span<const float> Speculation::logits(CachedText& model, const std::vector<
   }
   // A prompt goes alone: attention over it and over tokens behind it are different calls, and the first token should
   // not wait for a draft.
-  const std::int64_t count = logits_ ? std::min(tokens_, most - 1) : 0;
+  const std::int64_t count = logits_ ? count_behind(static_cast<std::int64_t>(text.size()), most, model) : 0;
   propose(text, count, context);
   const Value computed =
       model.extend(proposed_, count > 0 ? ExtendOutput::all_tokens : ExtendOutput::last_token, context);

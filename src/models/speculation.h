@@ -17,6 +17,8 @@ class CachedText {
 
   // Gives the model those tokens of the text that it has not seen, after it has forgotten what the text no longer has.
   Value extend(std::span<const std::int32_t> text, ExtendOutput output, Context& context);
+  // The longest text that the model takes from a cache.
+  std::int64_t longest() const;
 
  private:
   const Transformer* model_;
@@ -36,6 +38,8 @@ class Speculation {
                                 Generation& counts, Context& context);
 
  private:
+  // How many tokens are proposed behind the text: none where either model has no room for them.
+  std::int64_t count_behind(std::int64_t length, std::int64_t most, const CachedText& model) const;
   void propose(const std::vector<std::int32_t>& text, std::int64_t count, Context& context);
   std::span<const float> row(std::size_t number) const;
 

@@ -15,7 +15,22 @@ ScheduleKind schedule_named(const std::string& name) {
   fail("train: schedule \"", name, "\" is not supported; supported: constant, linear, cosine, inverse_sqrt");
 }
 
+namespace {
+
+// A number that training uses and its state keeps: JSON has no infinity.
+void require_finite(double value, const char* name) {
+  require(std::isfinite(value), "train: ", name, " ", value, " is not finite");
+}
+
+}  // namespace
+
 void check_settings(const TrainSettings& settings) {
+  require_finite(settings.learning_rate, "learning rate");
+  require_finite(settings.clip, "clip");
+  require_finite(settings.qk_clip, "qk_clip");
+  require_finite(settings.entropy_weight, "entropy weight");
+  require_finite(settings.adam.weight_decay, "weight decay");
+  require_finite(settings.model.softcap, "softcap");
   require(settings.batch > 0 && settings.batch <= 65536, "train: batch ", settings.batch,
           " is not between 1 and 65536");
   require(settings.accumulate > 0 && settings.batch % settings.accumulate == 0, "train: batch ", settings.batch,
@@ -28,7 +43,8 @@ void check_settings(const TrainSettings& settings) {
   require(settings.dropout >= 0 && settings.dropout < 1, "train: dropout ", settings.dropout, " is not in [0, 1)");
   require(settings.clip >= 0 && settings.qk_clip >= 0, "train: clip ", settings.clip, " and qk_clip ", settings.qk_clip,
           " must not be negative");
-  require(std::isfinite(settings.entropy_weight), "train: entropy weight ", settings.entropy_weight, " is not finite");
+  require(settings.qk_clip == 0 || !settings.model.qk_norm, "train: qk_clip ", settings.qk_clip,
+          " has no effect under QK-norm, which fixes the length of queries and keys");
   require(settings.validation_share >= 0 && settings.validation_share < 1, "train: validation share ",
           settings.validation_share, " is not in [0, 1)");
   require(settings.adam.weight_decay >= 0, "train: weight decay ", settings.adam.weight_decay, " must not be negative");
@@ -108,7 +124,7 @@ TrainSettings parse_settings(std::string_view json_text, const std::string& wher
   settings.recompute = fields.boolean({"recompute"}, false);
   settings.fp8 = fields.boolean({"fp8"}, false);
   settings.validation_share = fields.number({"validation_share"}, settings.validation_share);
-  settings.seed = static_cast<std::uint64_t>(fields.integer({"seed"}, 1));
+  settings.seed = fields.natural({"seed"}, 1);
   return settings;
 }
 

@@ -44,6 +44,53 @@ TEST(DistributedErrors, ParametersThatDiffer) {
   EXPECT_THAT(errors, Each(HasSubstr("dropout is 0.5 on rank 0 but 0.25 on rank 1")));
 }
 
+// The names of types and schemes, not their numbers; and what was asked for, not the scheme that follows from it.
+TEST(DistributedErrors, NamesWhatDiffers) {
+  const auto errors = [](const auto& call) {
+    return errors_of_ranks(2, [&](Transport& transport) {
+      DistributedParams params = params_for(2, 40);
+      params.scheme = Scheme::automatic;
+      call(transport, transport.rank() == 1, params);
+    });
+  };
+  EXPECT_THAT(errors([](Transport& transport, bool second, DistributedParams& params) {
+                Local here(20);
+                if (second) params.scheme = Scheme::ring;
+                if (!second) params.scheme = Scheme::gather;
+                distributed_attention(transport, here.q, here.k, here.v, here.out, params);
+              }),
+              Each(HasSubstr("scheme is gather on rank 0 but ring on rank 1")));
+  EXPECT_THAT(errors([](Transport& transport, bool second, DistributedParams& params) {
+                const DType dtype = second ? DType::bf16 : DType::f32;
+                Tensor q(dtype, {1, 2, 20, 8}), out(dtype, {1, 2, 20, 8});
+                distributed_attention(transport, q, q, q, out, params);
+              }),
+              Each(HasSubstr("dtype is f32 on rank 0 but bf16 on rank 1")));
+  EXPECT_THAT(errors([](Transport& transport, bool second, DistributedParams& params) {
+                Local here(20);
+                params.rates.memory_bytes = second ? 1e9 : 1;  // may choose another scheme
+                distributed_attention(transport, here.q, here.k, here.v, here.out, params, {.causal = second});
+              }),
+              Each(HasSubstr("causal is 0 on rank 0 but 1 on rank 1")));
+  EXPECT_THAT(errors([](Transport& transport, bool second, DistributedParams& params) {
+                Local here(20);
+                Tensor sinks(DType::f32, {2});
+                sinks.values<float>()[0] = second ? 1.0f : 0.0f;
+                AttentionParams attention;
+                attention.logits.sinks = sinks;
+                distributed_attention(transport, here.q, here.k, here.v, here.out, params, attention);
+              }),
+              Each(HasSubstr("sinks on rank 0 and on rank 1 are not the same")));
+  EXPECT_THAT(errors([](Transport& transport, bool second, DistributedParams& params) {
+                Local here(20);
+                const Tensor sinks(DType::f32, {2});
+                AttentionParams attention;
+                if (second) attention.logits.sinks = sinks;
+                distributed_attention(transport, here.q, here.k, here.v, here.out, params, attention);
+              }),
+              Each(HasSubstr("sinks is not given on rank 0 but given on rank 1")));
+}
+
 TEST(DistributedErrors, StatisticsThatDiffer) {
   const auto errors = errors_of_ranks(2, [](Transport& transport) {
     Local here(20);
@@ -220,7 +267,7 @@ TEST(DistributedErrors, BlocksThatDiffer) {
     params.block_q = params.block_kv = 10;
     distributed_attention(transport, here.q, here.k, here.v, here.out, params_for(2, 40), params);
   });
-  EXPECT_THAT(errors, Each(HasSubstr("block_mask is ")));
+  EXPECT_THAT(errors, Each(HasSubstr("block_mask on rank 0 and on rank 1 are not the same")));
 }
 
 }  // namespace

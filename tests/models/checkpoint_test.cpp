@@ -285,6 +285,7 @@ TEST(Generate, DynamicRopeGivesTheSameTokensWithACacheAndWithoutOne) {
   const std::vector<std::int32_t> prompt = {5, 9, 3, 20};
   const auto cached = generate(model, prompt, {.max_new = 30, .cache = true}).ids;
   EXPECT_EQ(cached, generate(model, prompt, {.max_new = 30, .cache = false}).ids);
+  EXPECT_EQ(cached, generate(model, prompt, {.max_new = 30, .draft = &model}).ids);
   EXPECT_NE(cached, generate(load_model(fixture("llama")), prompt, {.max_new = 30}).ids);
 }
 

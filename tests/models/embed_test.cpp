@@ -106,5 +106,16 @@ TEST(Embed, ReadsHowAFolderPools) {
   EXPECT_THAT(error_of([&] { stored_pooling(folder.path()); }), HasSubstr("are both true; supported: one of them"));
 }
 
+TEST(Embed, RefusesModulesBehindThePooling) {
+  const test::TemporaryFolder folder;
+  const std::string module = R"({"idx": 0, "type": "sentence_transformers.models.)";
+  folder.write("modules.json", "[" + module + "Transformer\"}, " + module + "Pooling\"}, " + module + "Normalize\"}]");
+  EXPECT_EQ(stored_pooling(folder.path()), Pooling::mean);
+  folder.write("modules.json", "[" + module + "Transformer\"}, " + module + "Dense\"}]");
+  EXPECT_THAT(error_of([&] { stored_pooling(folder.path()); }), HasSubstr("models.Dense is not supported"));
+  folder.write("modules.json", "7");
+  EXPECT_THAT(error_of([&] { stored_pooling(folder.path()); }), HasSubstr("is not a list"));
+}
+
 }  // namespace
 }  // namespace rootdk

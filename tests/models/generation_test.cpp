@@ -8,6 +8,7 @@
 
 #include "models/batch.h"
 #include "models/beam.h"
+#include "models/builtin.h"
 #include "models/checkpoint.h"
 #include "models/stop_strings.h"
 #include "rootdk/error.h"
@@ -107,9 +108,36 @@ TEST(Speculation, GivesTheTokensOfTheModelAlone) {
       }
     }
   }
-  const Transformer smaller = load_model(fixture("t5"));
-  EXPECT_THAT(error_of([&] { generate(model, prompt, {.draft = &smaller}); }), HasSubstr("vocabulary"));
+  const Transformer both = load_model(fixture("t5")), builtin = load_model(model_folder("builtin"));
+  EXPECT_THAT(error_of([&] { generate(model, prompt, {.draft = &both}); }), HasSubstr("t5 has an encoder"));
+  EXPECT_THAT(error_of([&] { generate(both, prompt, {.draft = &model}); }), HasSubstr("t5 has an encoder"));
+  EXPECT_THAT(error_of([&] { generate(model, prompt, {.draft = &builtin}); }), HasSubstr("not 1024 tokens beside 99"));
   EXPECT_THAT(error_of([&] { generate(model, prompt, {.cache = false, .draft = &other}); }), HasSubstr("cache"));
+}
+
+TEST(Speculation, GoesOnAloneWhereTheDraftHasNoMorePositions) {
+  const Transformer model = load_model(fixture("llama")), draft = load_model(fixture("gpt2"));
+  ASSERT_EQ(draft.config().max_position, 64);
+  for (const std::size_t length : {std::size_t{60}, std::size_t{64}, std::size_t{70}}) {
+    GenerateParams params{.max_new = 20, .stop_at_end = false};
+    const Ids alone = generate(model, some_ids(length, 4), params).ids;
+    params.draft = &draft;
+    EXPECT_EQ(generate(model, some_ids(length, 4), params).ids, alone) << length;
+  }
+}
+
+// The fixture stores 64 positions for its encoder and its decoder.
+TEST(Positions, OfStoredTablesBoundTheSourceAndTheText) {
+  const Transformer model = load_model(fixture("marian"));
+  const Generation whole = generate(model, some_ids(64, 1), {.max_new = 100, .stop_at_end = false});
+  EXPECT_EQ(whole.new_tokens, 64);  // the last token needs no position
+  const std::string message = error_of([&] { generate(model, some_ids(65, 1), {.max_new = 1}); });
+  EXPECT_THAT(message, HasSubstr("the source has 65 tokens, but the encoder has 64 positions"));
+  BatchGenerator batch(model);
+  batch.add(some_ids(3, 1), {.max_new = 2, .stop_at_end = false});
+  EXPECT_THAT(error_of([&] { batch.add(some_ids(65, 1), {}); }), HasSubstr("the encoder has 64 positions"));
+  while (!batch.idle()) batch.step();
+  EXPECT_EQ(batch.result(0).new_tokens, 2);
 }
 
 double log_probability(const Transformer& model, const Ids& text, std::size_t from) {

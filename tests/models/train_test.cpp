@@ -10,6 +10,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "models/checkpoint.h"
 #include "models/generate.h"
@@ -167,6 +168,7 @@ TEST(Train, ResumesBitIdentically) {
   settings.qk_clip = 3.0;
   settings.entropy_weight = 0.2;
   settings.recompute = true;
+  settings.seed = std::numeric_limits<std::uint64_t>::max();
   Trainer straight(settings, kText);
   for (int i = 0; i < 6; ++i) straight.step(false);
   {
@@ -225,6 +227,13 @@ TEST(Train, RefusesSettingsThatCannotWork) {
   EXPECT_EQ(message([](TrainSettings& s) { s.accumulate = 3; }), "train: batch 4 cannot be cut into 3 equal parts");
   EXPECT_EQ(message([](TrainSettings& s) { s.accumulate = 0; }), "train: batch 4 cannot be cut into 0 equal parts");
   EXPECT_EQ(message([](TrainSettings& s) { s.entropy_weight = NAN; }), "train: entropy weight nan is not finite");
+  EXPECT_EQ(message([](TrainSettings& s) { s.clip = INFINITY; }), "train: clip inf is not finite");
+  EXPECT_EQ(message([](TrainSettings& s) { s.learning_rate = INFINITY; }), "train: learning rate inf is not finite");
+  EXPECT_THAT(message([](TrainSettings& s) {
+                s.qk_clip = 30;
+                s.model.qk_norm = true;
+              }),
+              HasSubstr("qk_clip 30 has no effect under QK-norm"));
   EXPECT_THAT(message([](TrainSettings& s) { s.tokenizer = "word"; }), HasSubstr("word"));
   EXPECT_THAT(message([](TrainSettings&) {}, "\xFF not UTF-8"), HasSubstr("UTF-8"));
 }

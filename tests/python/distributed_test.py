@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+import time
 
 import pytest
 
@@ -102,6 +103,40 @@ def disagree(rank, ranks, folder):
     q = torch.zeros(1, 1, 10, 16 if rank else 8)
     with pytest.raises(ValueError, match="head_dim is 8 on rank 0 but 16 on rank 1"):
         rootdk.distributed.attention(q, q, q)
+
+
+def fail_alone(rank, ranks, folder):
+    """What rank 1 gets wrong, the others are told; the group goes on."""
+    q = torch.zeros(1, 1, 10, 8)
+    wrong = [dict(nonsense=1), dict(scheme="rings"), dict(stats="width"), dict(shares="documents"), dict(key_chunk="x")]
+    for options in wrong:
+        with pytest.raises((TypeError, ValueError), match=".*" if rank == 1 else "rank 1: .*(Type|Value)Error"):
+            rootdk.distributed.attention(q, q, q, timeout=20.0, **(options if rank == 1 else {}))
+    with pytest.raises((TypeError, ValueError), match="expected a PyTorch tensor"):
+        rootdk.distributed.attention(None if rank == 1 else q, q, q, timeout=20.0)
+    assert rootdk.distributed.attention(q, q, q, timeout=20.0).shape == q.shape
+
+
+def stay_away(rank, ranks, folder):
+    """A rank that never makes the call: the others wait as long as they were told, not as long as the group does."""
+    done = os.path.join(folder, "done")
+    if rank == 1:
+        while not all(os.path.exists(done + str(r)) for r in range(ranks) if r != 1):
+            time.sleep(0.05)
+        return
+    q, start = torch.zeros(1, 1, 10, 8), time.monotonic()
+    with pytest.raises(rootdk.DeviceError, match="did not begin the call within 1.5 seconds"):
+        rootdk.distributed.attention(q, q, q, timeout=1.5)
+    assert time.monotonic() - start < 60
+    open(done + str(rank), "w").close()
+
+
+def go_another_way(rank, ranks, folder):
+    """Rank 1 goes back while the others make another call."""
+    q = torch.zeros(1, 1, 10, 8, requires_grad=True)
+    out = rootdk.distributed.attention(q, q, q, timeout=2.0)
+    with pytest.raises(rootdk.DeviceError):
+        out.sum().backward() if rank == 1 else rootdk.distributed.attention(q, q, q, timeout=2.0)
 
 
 def die(rank, ranks, folder):
@@ -279,6 +314,18 @@ def test_ranks_on_gpus_that_disagree_get_the_values():
 
 def test_ranks_that_disagree_get_the_values():
     run(2, disagree)
+
+
+def test_what_is_wrong_on_one_rank_is_an_error_on_all():
+    run(3, fail_alone)
+
+
+def test_a_rank_that_does_not_come():
+    run(3, stay_away)
+
+
+def test_a_rank_in_another_call():
+    run(3, go_another_way)
 
 
 def test_a_rank_that_dies():

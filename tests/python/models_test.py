@@ -311,6 +311,22 @@ def test_a_draft_changes_no_token(builtin):
     assert builtin.generate("ROMEO:\n", 20, cache_type="f32", draft=builtin, draft_tokens=3).ids == alone.ids
 
 
+def test_words_behind_a_prompt_begin_with_a_space(tmp_path):
+    """A tokenizer as Llama 2 has it drops the space before the first word of a text, which a continuation is not."""
+    for file in ("config.json", "model.safetensors"):
+        (tmp_path / file).write_bytes((FIXTURES / "llama" / file).read_bytes())
+    spaces = {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "}
+    decoder = {"type": "Sequence", "decoders": [spaces, {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]}
+    words = {"type": "BPE", "vocab": {f"\u2581w{i}": i for i in range(99)}, "merges": []}
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"version": "1.0", "decoder": decoder, "model": words}))
+    model = rootdk.load(tmp_path)
+    text = "".join(token.text for token in model.stream([3, 1, 4], 5, stop_at_end=False))
+    assert text.startswith(" w") and text.count(" ") == 5
+    assert model.generate([3, 1, 4], 5, stop_at_end=False).text == text
+    assert model.generate_many([[3, 1, 4]], 5, stop_at_end=False)[0].text == text
+    assert model.beams([3, 1, 4], 5, beams=1, stop_at_end=False)[0].text == text
+
+
 def test_beams_are_sorted_and_hold_the_greedy_one(builtin):
     beams = builtin.beams("ROMEO:\n", 6, beams=3)
     assert len(beams) == 3 and [beam.score for beam in beams] == sorted((beam.score for beam in beams), reverse=True)

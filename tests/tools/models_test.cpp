@@ -5,8 +5,10 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -277,15 +279,59 @@ TEST(Generate, ManyPromptsGiveWhatEachGivesAlone) {
 TEST(Generate, NamesTheLineOfABadPrompt) {
   const test::TemporaryFolder folder;
   for (const auto& [line, message] : {std::pair("{\"ids\": [1], \"wide\": 1}", "the field wide is unknown"),
-                                      {"{\"ids\": [1]", "is not a line of JSON"},
+                                      {"{\"ids\": [1]", "not valid JSON"},
                                       {"{\"ids\": [1], \"prompt\": \"x\"}", "give either prompt or ids"},
-                                      {"{\"ids\": [1], \"max_new\": \"x\"}", "max_new is"},
+                                      {"{\"ids\": [1], \"max_new\": \"x\"}", "max_new must be a whole number"},
+                                      {"{\"ids\": [1], \"max_new\": 18446744073709551615}", "max_new is too large"},
+                                      {"{\"ids\": [1], \"seed\": -1}", "seed must be a whole number from 0"},
+                                      {"{\"ids\": [4294967297]}", "ids has 4294967297, which is no token"},
+                                      {"{\"ids\": 5}", "ids is 5, not a list of numbers"},
+                                      {"{\"ids\": [1], \"stop\": \"x\"}", "stop strings need a tokenizer.json"},
                                       {"7", "neither a text nor an object"}}) {
     const std::string prompts = folder.write("prompts.jsonl", "{\"ids\": [1]}\n" + std::string(line) + "\n");
     const auto run = run_rootdk({"generate", kModels + "llama", "--prompts", prompts});
     EXPECT_EQ(run.exit_code, 1);
     EXPECT_THAT(run.err, HasSubstr("prompts.jsonl:2"));
     EXPECT_THAT(run.err, HasSubstr(message));
+  }
+}
+
+TEST(Generate, RefusesPromptsThatAreNestedDeeply) {
+  const test::TemporaryFolder folder;
+  const std::size_t depth = 200000;
+  const std::string prompts = folder.write("p.jsonl", std::string(depth, '[') + std::string(depth, ']') + "\n");
+  const auto run = run_rootdk({"generate", kModels + "llama", "--prompts", prompts});
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_THAT(run.err, HasSubstr("p.jsonl:1: JSON nested deeper than"));
+}
+
+TEST(Generate, SaysOfEachPromptWherePositionsEndedItsText) {
+  const test::TemporaryFolder folder;
+  const std::string prompts =
+      folder.write("p.jsonl", "{\"ids\": [1]}\n{\"ids\": [1], \"max_new\": 100}\n{\"ids\": [1]}\n");
+  const auto run = run_rootdk({"generate", kModels + "gpt2", "--prompts", prompts, "--max-new", "3"});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_THAT(run.err, testing::EndsWith("p.jsonl:2: ended after 64 of 100 tokens: the model has 64 positions\n"));
+}
+
+TEST(Generate, BeamsGiveTheTextThatPlainGenerationGives) {
+  const std::vector<std::string> arguments = {"generate", "builtin", "--prompt", "ROMEO:", "--max-new", "6", "--json"};
+  const auto plain = run_rootdk(arguments);
+  std::vector<std::string> with_beams = arguments;
+  with_beams.insert(with_beams.end(), {"--beams", "1"});
+  const auto beams = run_rootdk(with_beams);
+  ASSERT_EQ(plain.exit_code, 0) << plain.err;
+  ASSERT_EQ(beams.exit_code, 0) << beams.err;
+  ASSERT_EQ(json::parse(beams.out).size(), 1u);
+  EXPECT_EQ(json::parse(beams.out)[0]["new_ids"], json::parse(plain.out)["new_ids"]);
+  EXPECT_EQ(json::parse(beams.out)[0]["new_text"], json::parse(plain.out)["new_text"]);
+}
+
+TEST(Generate, RefusesNumbersBeyond64Bits) {
+  for (const char* option : {"--max-new", "--top-k"}) {
+    const auto run = run_rootdk({"generate", kModels + "llama", "--ids", "1", option, "99999999999999999999"});
+    EXPECT_EQ(run.exit_code, 2) << option;
+    EXPECT_THAT(run.err, HasSubstr("99999999999999999999 does not fit into 64 bits")) << option;
   }
 }
 
@@ -329,6 +375,30 @@ TEST(Quantize, KeepsWhatAnEncoderSaysAndOverwritesNothing) {
   const auto again = run_rootdk({"quantize", kModels + "llama", "--out", out});
   EXPECT_EQ(again.exit_code, 1);
   EXPECT_THAT(again.err, HasSubstr("is there already and not an empty folder"));
+}
+
+// A process may write files of 100 kB at most: what a full disk does, too.
+TEST(Quantize, LeavesNothingWhereItCannotWrite) {
+  namespace fs = std::filesystem;
+  const test::TemporaryFolder folder;
+  const std::string model = folder / "model", made = folder / "made", found = folder / "found";
+  fs::copy(kModels + "llama", model);
+  fs::create_directory(found);
+  const rlim_t limit = 100000;
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);  // the write fails instead
+  const rlimit small{.rlim_cur = limit, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  const auto first = run_rootdk({"quantize", model, "--out", made});
+  const auto second = run_rootdk({"quantize", model, "--out", found});
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_EQ(first.exit_code, 1);
+  EXPECT_THAT(first.err, HasSubstr("cannot write"));
+  EXPECT_FALSE(fs::exists(made));
+  EXPECT_EQ(second.exit_code, 1);
+  EXPECT_TRUE(fs::is_empty(found));
 }
 
 TEST(Generate, OptionsThatBeamsDoNotKnowAreRefused) {

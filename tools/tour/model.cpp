@@ -49,6 +49,11 @@ void show_model(const Style& style) {
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   print_line(format("\n\n  %d tokens in %.2f s, loading included. More:", static_cast<int>(kTokens), seconds));
   print_line("    " + style.green("build/rootdk generate builtin --prompt \"JULIET:\""));
+  print_line();
+  print_text(
+      "A folder with a checkpoint of Llama, Qwen, Gemma or another of twenty architectures runs in the same way. Its "
+      "weights are used in the type that they are stored in, or as int8 or int4; many prompts share a batch:");
+  print_line("    " + style.green("build/rootdk generate FOLDER --prompts FILE --weights int8"));
 }
 
 }  // namespace rootdk::tools

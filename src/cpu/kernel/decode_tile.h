@@ -79,39 +79,6 @@ struct ValuePass {
   int fetched;  // bytes of a pair of keys that earlier passes have fetched
 };
 
-// Where the passes over a tile fetch the values of the next one: from its first line to its last, whatever rows and
-// columns they read, because the processor's own prefetching follows whoever goes through memory in order.
-template <class Lanes>
-class ValueFetch {
- public:
-  // Earlier passes have fetched so many bytes for each pair of keys. Without keys in `ahead` there is nothing to fetch:
-  // the tile itself is asked for.
-  ValueFetch(const Tile<Lanes>& tile, const Tile<Lanes>& ahead, int value_dim, int fetched)
-      : tile_(tile), ahead_(ahead), group_bytes_(value_dim * static_cast<int>(sizeof(tile.v[0][0])) * kGroupKeys) {
-    const int bytes = fetched * (Tile<Lanes>::kKeys / 2);
-    group_ = smaller(bytes / group_bytes_, kLast);
-    offset_ = bytes - group_ * group_bytes_;
-  }
-
-  // The next so many bytes.
-  const char* next(int bytes) {
-    const auto* v = ahead_.keys[group_] > 0 ? ahead_.v[group_] : tile_.v[group_];
-    const char* here = reinterpret_cast<const char*>(v) + offset_;
-    offset_ += bytes;
-    if (offset_ >= group_bytes_ && group_ < kLast) {
-      offset_ -= group_bytes_;
-      ++group_;
-    }
-    return here;
-  }
-
- private:
-  static constexpr int kLast = Tile<Lanes>::kGroups - 1;
-  const Tile<Lanes>& tile_;
-  const Tile<Lanes>& ahead_;
-  int group_bytes_, group_, offset_;
-};
-
 // What a product's add_values reads: weights, factors, and the rows of the values in order.
 template <class Lanes, class Weight>
 struct TileValues {
@@ -130,10 +97,9 @@ struct TileValues {
   template <int kTogether, int kShare, bool kWhole = false, class Body>
   void for_each_key_group(const ValuePass& pass, Body body) const {
     constexpr int kFetched = kTogether / 2 * kShare;
-    ValueFetch<Lanes> fetch(tile, ahead, value_dim, pass.fetched);
     for (int g = 0; g < Tile<Lanes>::kGroups; ++g) {
       const Element* row = tile.v[g] + pass.column;
-      const char* fetched = fetch.next(kGroupKeys / 2 * kShare);
+      const char* fetched = fetch_from<kShare>(pass, g);
       const int keys = kWhole ? kGroupKeys : tile.keys[g], first = g * kGroupKeys;
       const ptrdiff_t stride = tile.v_stride;
       for (int t = 0; t < keys; t += kTogether, row += kTogether * stride, fetched += kFetched) {
@@ -150,6 +116,19 @@ struct TileValues {
   // What a pass of so many rows over a block of columns fetches.
   static constexpr int share(int rows, int columns) {
     return 2 * columns * static_cast<int>(sizeof(Element)) * rows / kRowBlock;
+  }
+
+ private:
+  // What a pass fetches while it reads group g. Whatever rows and columns the passes read, together they fetch the next
+  // tile from its first line to its last: the processor's own prefetching follows whoever asks for memory in order.
+  template <int kShare>
+  const char* fetch_from(const ValuePass& pass, int g) const {
+    constexpr int kGroups = Tile<Lanes>::kGroups;
+    const int group_bytes = value_dim * static_cast<int>(sizeof(Element)) * kGroupKeys;
+    const int before = (pass.fetched * kGroups + kShare * g) * (kGroupKeys / 2);
+    const int group = smaller(before / group_bytes, kGroups - 1);
+    const Element* values = ahead.keys[group] > 0 ? ahead.v[group] : tile.v[group];
+    return reinterpret_cast<const char*>(values) + (before - group * group_bytes);
   }
 };
 

@@ -302,14 +302,15 @@ inline bool needs_care(const DecodeBlock& block) {
 }
 
 // See DecodeTable::run. All heads see the same keys, so that their tiles begin at the same positions. Where heads take
-// turns, what is read two tiles later is prefetched, since a page holds few bytes of a head; otherwise the next tile.
+// turns and a page holds less than a tile of one, what is read two tiles later is prefetched: memory is then read in
+// short runs, which take longer to begin. Otherwise it is the next tile.
 // A head that needs care runs once more by a call of the same function: a second one would call the kernel's functions
 // from two places, and the compiler would no longer put them in line, which costs 5 % (GCC 12, Zen 4).
 template <class Product>
 void run_chunk_of(const DecodeBlock* blocks, int count, bool careful) {
   using Kernel = DecodeKernel<Product>;
   typename Kernel::KeyTile tiles[2 * kMaxHeadsTogether];  // of this turn and, as far as they are fetched, of the next
-  const int ahead = count > 2 ? 2 : 1;
+  const int ahead = count > 2 && blocks[0].cache.page_size < Kernel::KeyTile::kKeys ? 2 : 1;
   for (int head = 0; head < count; ++head) tiles[head] = Kernel(blocks[head], careful).start();
   while (tiles[0].total > 0) {
     for (int head = 0; head < ahead; ++head) tiles[count + head] = Kernel(blocks[head], careful).following(tiles[head]);

@@ -99,8 +99,7 @@ struct TileValues {
     constexpr int kFetched = kTogether / 2 * kShare;
     for (int g = 0; g < Tile<Lanes>::kGroups; ++g) {
       const Element* row = tile.v[g] + pass.column;
-      const auto* fetched =
-          reinterpret_cast<const char*>(ahead.keys[g] > 0 ? ahead.v[g] : tile.v[g]) + pass.fetched * (kGroupKeys / 2);
+      const char* fetched = fetch_from<kShare>(pass, g);
       const int keys = kWhole ? kGroupKeys : tile.keys[g], first = g * kGroupKeys;
       const ptrdiff_t stride = tile.v_stride;
       for (int t = 0; t < keys; t += kTogether, row += kTogether * stride, fetched += kFetched) {
@@ -117,6 +116,19 @@ struct TileValues {
   // What a pass of so many rows over a block of columns fetches.
   static constexpr int share(int rows, int columns) {
     return 2 * columns * static_cast<int>(sizeof(Element)) * rows / kRowBlock;
+  }
+
+ private:
+  // What a pass fetches while it reads group g. Whatever rows and columns the passes read, together they fetch the next
+  // tile from its first line to its last: the processor's own prefetching follows whoever asks for memory in order.
+  template <int kShare>
+  const char* fetch_from(const ValuePass& pass, int g) const {
+    constexpr int kGroups = Tile<Lanes>::kGroups;
+    const int group_bytes = value_dim * static_cast<int>(sizeof(Element)) * kGroupKeys;
+    const int before = (pass.fetched * kGroups + kShare * g) * (kGroupKeys / 2);
+    const int group = smaller(before / group_bytes, kGroups - 1);
+    const Element* values = ahead.keys[group] > 0 ? ahead.v[group] : tile.v[group];
+    return reinterpret_cast<const char*>(values) + (before - group * group_bytes);
   }
 };
 

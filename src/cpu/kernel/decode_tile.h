@@ -120,7 +120,7 @@ struct TileValues {
 
  private:
   // What a pass fetches while it reads group g. Whatever rows and columns the passes read, together they fetch the next
-  // tile from its first line to its last: the processor's own prefetching follows whoever asks for memory in order.
+  // tile from its first line to its last, which was faster than any other order (docs/logbook/cpu-decode.md).
   template <int kShare>
   const char* fetch_from(const ValuePass& pass, int g) const {
     constexpr int kGroups = Tile<Lanes>::kGroups;
